@@ -1,0 +1,42 @@
+# The same commands for people and for CI. `make run` and `make test` each work alone, on a fresh machine.
+PYTHON ?= python3.11
+HOST ?= 127.0.0.1
+PORT ?= 8000
+MODEL ?=
+
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: help install run test lint format clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP) ## create .venv and install Headwater with what its tests need
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; name one with PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv (the first time takes a minute or two)"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test,lint]'
+	@touch $(STAMP)
+
+run: $(STAMP) ## serve a model: MODEL=path or name, HOST, PORT
+	@exec $(BIN)/headwater serve --host "$(HOST)" --port "$(PORT)" $(if $(MODEL),--model "$(MODEL)")
+
+test: $(STAMP) ## run every test
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff, mypy --strict, import-linter
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## put the code into its format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what was installed here (the model cache stays)
+	rm -rf .venv

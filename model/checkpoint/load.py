@@ -1,0 +1,121 @@
+"""From a directory on disk to a stack in memory."""
+
+import hashlib
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from model.checkpoint import gpt2, llama, textbook
+from model.checkpoint.config_keys import ConfigKeys
+from model.checkpoint.family import Family
+from model.checkpoint.tensors import CheckpointTensors
+from model.config import DTYPES, StackConfig
+from model.errors import CheckpointError
+from model.stack import Stack
+from model.tokenizer import load_tokenizer
+
+WEIGHTS = "model.safetensors"
+FAMILIES = {family.model_type: family for family in (textbook.FAMILY, gpt2.FAMILY, llama.FAMILY)}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A stack ready to run, its tokenizer (None where the checkpoint has none), and its weights' SHA-256."""
+
+    name: str
+    stack: Stack
+    tokenizer: Tokenizer | None
+    weights_sha256: str
+    parameters: int
+
+    @property
+    def config(self) -> StackConfig:
+        """The shape of the stack."""
+        return self.stack.config
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; CheckpointError where it is none."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return raw
+
+
+def family_of(raw: dict[str, Any], where: str) -> Family:
+    """The adapter for the config's `model_type`."""
+    model_type = raw.get("model_type")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise CheckpointError(
+            f"{where}: model_type is {model_type!r}, an unknown family; known are {', '.join(sorted(FAMILIES))}"
+        )
+    return FAMILIES[model_type]
+
+
+def read_config(directory: Path, ignore: Collection[str] = ()) -> tuple[Family, StackConfig]:
+    """The family and the shape that a directory's config.json describes."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{directory}: there is no config.json in it")
+    raw = read_json(path)
+    family = family_of(raw, str(path))
+    keys = ConfigKeys(raw, str(path))
+    config = family.read_config(keys)
+    keys.finish(family.harmless, ignore)
+    return family, config
+
+
+def load_model(
+    directory: Path,
+    *,
+    name: str,
+    dtype: str = "float32",
+    device: str = "cpu",
+    ignore_config_keys: Collection[str] = (),
+) -> LoadedModel:
+    """Load config.json + model.safetensors [+ tokenizer.json].
+
+    Weights stay mapped from the file where dtype and layout allow. Raises CheckpointError with one line that
+    names the file and what is wrong with it.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(f"{directory}: no such directory")
+    family, config = read_config(directory, ignore_config_keys)
+    path = directory / WEIGHTS
+    if not path.is_file():
+        found = sorted(p.name for p in directory.glob("*.bin"))
+        hint = f"; {found[0]} can be made into one by `headwater convert`" if found else ""
+        raise CheckpointError(f"{directory}: there is no {WEIGHTS} in it{hint}")
+    tensors = CheckpointTensors(path, family.prefix)
+    state = dict(family.weights(config, tensors))
+    tensors.finish()
+    with torch.device("meta"):
+        stack = Stack(config)
+    # the same tensor under two names (tied) must stay one
+    moved = {id(t): t.to(device=device, dtype=DTYPES[dtype]) for t in state.values()}
+    try:
+        stack.load_state_dict({key: moved[id(t)] for key, t in state.items()}, assign=True)
+    except RuntimeError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    stack.requires_grad_(False).eval()
+    return LoadedModel(
+        name=name,
+        stack=stack,
+        tokenizer=load_tokenizer(directory / "tokenizer.json", config.vocab_size),
+        weights_sha256=sha256_of(path),
+        parameters=sum(p.numel() for p in {p.data_ptr(): p for p in stack.parameters()}.values()),
+    )
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

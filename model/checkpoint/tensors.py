@@ -1,0 +1,66 @@
+"""The tensors of a safetensors file, mapped into memory, each taken once under its checkpoint's own name."""
+
+import re
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from model.errors import CheckpointError
+
+
+class CheckpointTensors:
+    """What is in a file; `take` demands a shape, `finish` refuses what was not taken.
+
+    Tensors are views of the mapped file: they cost memory only when they are converted. `prefix` may stand
+    before every name of a family or be absent, file by file. Errors are CheckpointErrors that name the tensor.
+    """
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self.path = path
+        try:
+            self._file = safe_open(path, framework="pt")
+            names = list(self._file.keys())  # type: ignore[no-untyped-call]
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: not a readable safetensors file ({error})") from None
+        self._names: dict[str, str] = {}
+        for name in names:
+            ours = name.removeprefix(prefix)
+            if ours in self._names:
+                raise CheckpointError(f"{path}: {self._names[ours]} and {name} are one parameter")
+            self._names[ours] = name
+        self._left = set(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """The tensor of this name (without prefix), which must be there, of this shape and floating point."""
+        if name not in self._names:
+            raise CheckpointError(f"{self.path}: tensor {name!r} is missing, so a parameter would stay unassigned")
+        tensor: Tensor = self._file.get_tensor(self._names[name])  # type: ignore[no-untyped-call]
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"{self.path}: tensor {name!r} has shape {list(tensor.shape)}, the config asks for {list(shape)}"
+            )
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise CheckpointError(f"{self.path}: tensor {name!r} is {tensor.dtype}, which is not supported")
+        self._left.discard(name)
+        return tensor
+
+    def ignore(self, pattern: str) -> None:
+        """Pass over buffers of old files that hold no parameter."""
+        self._left = {name for name in self._left if not re.fullmatch(pattern, name)}
+
+    def take_copy_of(self, original: str, name: str, *shape: int) -> None:
+        """Pass over a second copy of a tied parameter, having made sure that it is one."""
+        if name in self and not torch.equal(self.take(name, *shape), self.take(original, *shape)):
+            raise CheckpointError(f"{self.path}: the config ties {name!r} to {original!r}, but the two differ")
+
+    def finish(self) -> None:
+        """Refuse a tensor that nobody took."""
+        if self._left:
+            names = sorted(self._left)
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise CheckpointError(f"{self.path}: tensor {names[0]!r}{more} is not used by this family")

@@ -1,0 +1,34 @@
+"""The feed-forward network of a layer: each row by itself."""
+
+from torch import Tensor, nn
+
+from model.config import ACTIVATIONS, StackConfig
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = act(x W_1 + b_1) W_2 + b_2 (Jurafsky & Martin, eq. 7.21); [T, d] in and out."""
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__()
+        self.act = ACTIVATIONS[config.activation]
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.feed_forward_bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.feed_forward_bias)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self.down(self.act(self.up(x_TD)))  # type: ignore[no-any-return]
+
+
+class GatedFeedForward(FeedForward):
+    """FFN(x) = (act(x W_gate) * x W_up) W_down (Shazeer, GLU Variants, 2020); [T, d] in and out."""
+
+    def __init__(self, config: StackConfig) -> None:
+        super().__init__(config)
+        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.feed_forward_bias)
+
+    def forward(self, x_TD: Tensor) -> Tensor:
+        return self.down(self.act(self.gate(x_TD)).mul_(self.up(x_TD)))  # type: ignore[no-any-return]
+
+
+def feed_forward(config: StackConfig) -> FeedForward:
+    """The feed-forward network that the config describes."""
+    return GatedFeedForward(config) if config.gated else FeedForward(config)

@@ -1,0 +1,101 @@
+"""What to keep of a batch: an argument that travels with it, so that nothing has to be hooked or remembered.
+
+A `Keep` is made for one batch. Each layer gets the part of it that concerns the layer, shows it every matrix
+that can be asked for, and gets the matrix back untouched. What was asked for is cut out on the device, and goes
+to the sequence's `Sink` at once, layer by layer.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from model.config import DTYPES
+from model.errors import NonFiniteResult
+from model.maps import attention_map
+from model.packing import Packing
+from model.selection import Wanted, select_heads, select_rows
+
+
+class Sink(Protocol):
+    """Where the results of one sequence go."""
+
+    def put(self, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
+        """Take the tensors of one wanted point, in the order of its result specs."""
+
+    def fail(self, error: NonFiniteResult) -> None:
+        """Learn that this sequence has no proper answer; the others are not concerned."""
+
+
+class Keep:
+    """All that is wanted of a batch, found by layer and kind."""
+
+    def __init__(self, wanted: list[tuple[Wanted, ...]], sinks: list[Sink]) -> None:
+        """`wanted` and `sinks` have one entry for each sequence of the batch."""
+        self.sinks = sinks
+        self._plan: dict[tuple[int | None, str], list[tuple[int, Wanted]]] = {}
+        for member, of_one in enumerate(wanted):
+            for want in of_one:
+                key = (want.point.layer, want.point.kind)
+                self._plan.setdefault(key, []).append((member, want))
+
+    def at(self, layer: int | None, packing: Packing) -> "LayerKeep":
+        """The part for one layer (None: what comes after the last), whose matrices are packed like this."""
+        return LayerKeep(self, layer, packing)
+
+    def of(self, layer: int | None, kind: str) -> list[tuple[int, Wanted]]:
+        """Who wants this kind of this layer, and what of it, in the order in which they asked."""
+        return self._plan.get((layer, kind), [])
+
+    def hand_over(self, member: int, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
+        """Give results to the member's sink, or fail it where a value is not finite."""
+        if all(_proper(wanted, tensor) for tensor in tensors):
+            self.sinks[member].put(wanted, tensors)
+        else:
+            self.sinks[member].fail(NonFiniteResult(wanted.point.name, wanted.dtype))
+
+
+class LayerKeep:
+    """What is wanted of one layer."""
+
+    def __init__(self, keep: Keep, layer: int | None, packing: Packing) -> None:
+        self._keep, self._layer = keep, layer
+        self._spans = dict(packing.spans())
+
+    def rows(self, kind: str, x_TD: Tensor) -> Tensor:
+        """Show a matrix of rows; gives it back."""
+        self._cut(kind, x_TD, select_rows)
+        return x_TD
+
+    def heads(self, kind: str, x_TAK: Tensor) -> None:
+        """Show heads side by side."""
+        self._cut(kind, x_TAK, select_heads)
+
+    def maps(self, q_TAK: Tensor, k_TBK: Tensor, scale: float, causal: bool) -> None:
+        """Show queries and keys as they enter QK^T; maps are computed for those alone who want one."""
+        for kind in ("attn_scores", "attn_probs"):
+            for member, wanted, span in self._wanted(kind):
+                found = attention_map(q_TAK[span], k_TBK[span], scale, causal, wanted)
+                self._keep.hand_over(member, wanted, found)
+
+    def _wanted(self, kind: str) -> Iterator[tuple[int, Wanted, slice]]:
+        for member, wanted in self._keep.of(self._layer, kind):
+            yield member, wanted, self._spans[member]
+
+    def _cut(self, kind: str, x: Tensor, select: Callable[[Tensor, Wanted], Tensor]) -> None:
+        for member, wanted, span in self._wanted(kind):
+            part = select(x[span], wanted).to(DTYPES[wanted.dtype])
+            # A view of a part would hold the memory of all of the batch's rows as long as the answer lives.
+            if part.numel() != x.numel() and part.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
+                part = part.clone(memory_format=torch.contiguous_format)
+            self._keep.hand_over(member, wanted, (part.contiguous(),))
+
+
+def _proper(wanted: Wanted, x: Tensor) -> bool:
+    """Whether every value is finite; -inf is proper in scores, where it stands for a masked entry."""
+    if not x.is_floating_point() or x.numel() == 0:
+        return True
+    low, high = (bound.item() for bound in x.aminmax())  # passes NaN on, and needs no memory
+    infinity = float("inf")
+    return high < infinity and (low > -infinity or wanted.point.kind == "attn_scores")

@@ -1,0 +1,95 @@
+"""Puts the parts together; the only file that knows them all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import RedirectResponse, Response
+
+from model.checkpoint.load import LoadedModel
+from model.run import run
+from service.batcher import Batcher, Budget
+from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
+from service.openapi import document
+from service.parts import Parts
+from service.problem import problem_response
+from service.request_log import RequestLog
+from service.routes import forward, health, model
+from service.settings import Settings
+from service.ticket import Ticket
+
+
+def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
+    """The app around a loaded model; its model thread runs from the app's start to its end."""
+
+    def run_batch(tickets: Sequence[Ticket]) -> None:
+        run(loaded.stack, [ticket.sequence for ticket in tickets], list(tickets))
+
+    parts = Parts(settings, loaded, Batcher(run_batch, Budget(settings.max_batch_tokens)))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        parts.batcher.start()
+        yield
+        parts.batcher.close()
+        await asyncio.to_thread(parts.batcher.join, settings.drain_seconds)
+        parts.wire_threads.shutdown(wait=False)
+
+    app: FastAPI = FastAPIOffline(
+        title="Headwater",
+        version=version("headwater"),
+        summary="The output of any layer and the attention map of any head, of a real checkpoint.",
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.parts = parts
+    app.openapi = lambda: document(app, loaded)  # type: ignore[method-assign]
+    for routes in (forward, model, health):
+        app.include_router(routes.router)
+
+    @app.get("/", include_in_schema=False)
+    def root() -> RedirectResponse:
+        return RedirectResponse("/docs")
+
+    _add_error_handlers(app)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After"],
+        )
+    app.add_middleware(RequestLog)
+    return app
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(ServiceError)
+    async def refused(request: Request, error: ServiceError) -> Response:
+        request.state.log["code"] = error.code
+        return problem_response(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        fields = [
+            FieldError("/" + "/".join(map(str, one["loc"][1:])), f"{one['msg']}, not {one['input']!r:.40}")
+            for one in error.errors()
+        ]
+        detail = "; ".join(f"{field.pointer}: {field.message}" for field in fields)
+        return await refused(request, Unprocessable(detail, *fields))
+
+    @app.exception_handler(HTTPException)
+    async def no_route(request: Request, error: HTTPException) -> Response:
+        path, method = request.url.path[:200], request.method
+        if error.status_code == 405:
+            response = await refused(request, MethodNotAllowed(f"{path} has no method {method}"))
+            response.headers.update(error.headers or {})
+            return response
+        return await refused(request, NotFound(f"there is no {path}"))

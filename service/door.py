@@ -1,0 +1,267 @@
+"""The door: what could fail a batch is refused here, with the field, the value and the limit.
+
+A call comes in as it stood on the wire and goes on as sequences that fit the model, with the name, shape and dtype of
+everything that the answer will hold.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from model.checkpoint.load import LoadedModel
+from model.config import StackConfig
+from model.points import Point, UnknownPoint, expand, is_pattern
+from model.selection import Index, ResultSpec, Wanted, heads_of, result_specs
+from model.sequence import Sequence
+from model.tokenizer import encode, strings
+from service.errors import TooLarge, invalid
+from service.host_tensor import HostTensor
+from service.settings import Settings
+from service.wire.answer import json_bytes
+from service.wire.binary_answer import check_npy
+from service.wire.call import ForwardCall, InputCall, OutputObject, RowRange
+from service.wire.formats import Format
+
+MAX_RESULTS = 100_000  # tensors of one answer
+MAX_ROTARY_POSITION = 1 << 24  # above it float32, in which angles are computed, has no odd numbers
+_LARGEST: dict[str, float] = {"float16": float(np.finfo(np.float16).max)}
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A call that can run: its sequences, what the answer will hold, and the tokens that stand beside it."""
+
+    sequences: list[Sequence]
+    specs: list[ResultSpec]
+    tokens: list[dict[str, Any] | None]
+
+
+def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:
+    """Check a call against the model and the limits. Raises Unprocessable, TooLarge or NotAcceptable."""
+    if len(call.inputs) > settings.max_inputs:
+        raise TooLarge(f"{len(call.inputs)} inputs came, the limit max_inputs is {settings.max_inputs}")
+    config = model.config
+    outputs = call.outputs or [OutputObject(name=f"layers.{config.n_layers - 1}.resid_post")]
+    sequences: list[Sequence] = []
+    specs: dict[str, ResultSpec] = {}
+    tokens: list[dict[str, Any] | None] = []
+    rows = 0
+    for i, one in enumerate(call.inputs):
+        sequence, ids = _sequence(one, model, settings)
+        rows += sequence.length
+        if rows > settings.max_tokens:
+            raise TooLarge(f"{rows} rows or more came, the limit max_tokens is {settings.max_tokens}")
+        prefix = f"{i}." if call.several else ""
+        wanted: list[Wanted] = []
+        for want, pointer in _wanted(outputs, prefix, config, sequence.start, sequence.length):
+            for spec in result_specs(want, config, sequence.length):
+                if spec.name in specs:
+                    raise invalid(pointer, f"a second result would be named {spec.name!r}; rename one with as")
+                specs[spec.name] = spec
+            wanted.append(want)
+            if len(specs) > MAX_RESULTS:
+                raise TooLarge(f"over {MAX_RESULTS} results are asked for, which is the limit of one answer")
+        stop = max(want.point.depth(config.n_layers) for want in wanted)
+        sequences.append(replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start)))
+        tokens.append(_tokens(ids, model))
+    _check_size(list(specs.values()), answer_format, settings)
+    return Admitted(sequences, list(specs.values()), tokens)
+
+
+def _check_size(specs: list[ResultSpec], answer_format: Format, settings: Settings) -> None:
+    size = sum(spec.nbytes for spec in specs)
+    if size > settings.max_answer_bytes:
+        raise TooLarge(
+            f"the answer would have {size} bytes, the limit max_answer_bytes is {settings.max_answer_bytes}; "
+            "rows, heads, keys, top_k, pool and dtype make it smaller"
+        )
+    if answer_format == "json" and (estimate := json_bytes(specs)) > settings.max_json_bytes:
+        raise TooLarge(
+            f"the answer would have about {estimate} bytes in JSON, the limit max_json_bytes is "
+            f"{settings.max_json_bytes}; ask for application/x-safetensors, or for less with rows, heads, keys, "
+            "top_k or pool",
+            code="json_too_large",
+        )
+    if answer_format == "npy":
+        check_npy([spec.dtype for spec in specs])
+
+
+# --- inputs
+
+
+def _sequence(one: InputCall, model: LoadedModel, settings: Settings) -> tuple[Sequence, npt.NDArray[np.int64] | None]:
+    """The sequence of an input, nothing wanted of it yet, and its token ids where it has some."""
+    config = model.config
+    if one.start > config.n_layers:
+        raise invalid(f"{one.pointer}/start", f"{one.start} is over the model's {config.n_layers} layers")
+    if one.start and one.kind != "x":
+        raise invalid(f"{one.pointer}/start", f"{one.start} goes with x alone, and {one.kind} came")
+    pointer = f"{one.pointer}/{one.kind}"
+    if one.kind in ("x", "inputs_embeds"):
+        assert isinstance(one.value, HostTensor)
+        matrix = _matrix(one.value, pointer, model)
+        _check_length(len(matrix), one, pointer, config, settings)
+        positions = _positions(one, len(matrix), config)
+        kind = "x" if one.kind == "x" else "inputs_embeds"
+        return Sequence(kind, matrix, one.start, one.start, (), positions), None  # type: ignore[arg-type]
+    if not config.vocab_size:
+        raise invalid(pointer, "the model has no vocabulary; give it x")
+    ids = _ids_of_text(one, pointer, model) if one.kind == "text" else _ids(one, pointer)
+    _check_length(len(ids), one, pointer, config, settings)
+    outside = (ids < 0) | (ids >= config.vocab_size)
+    if outside.any():
+        i = int(outside.argmax())
+        raise invalid(f"{pointer}/{i}", f"token id {ids[i]} is outside the vocabulary, 0 to {config.vocab_size - 1}")
+    return Sequence("tokens", ids, 0, 0, (), _positions(one, len(ids), config)), ids
+
+
+def _matrix(value: HostTensor, pointer: str, model: LoadedModel) -> npt.NDArray[np.float32]:
+    numbers, d = value.numbers(), model.config.d_model
+    if value.is_integer:
+        raise invalid(pointer, f"must be floating point, not {value.dtype}")
+    if numbers.ndim != 2:
+        raise invalid(pointer, f"must have 2 axes [N, d], not shape {list(numbers.shape)}")
+    if numbers.shape[1] != d:
+        raise invalid(pointer, f"the rows have width {numbers.shape[1]}, the model's d is {d}")
+    with np.errstate(over="ignore"):
+        matrix = numbers.astype(np.float32, copy=False)
+    dtype = str(model.stack.dtype).removeprefix("torch.")
+    low, high = (matrix.min(), matrix.max()) if matrix.size else (0.0, 0.0)
+    limit = _LARGEST.get(dtype, float(np.finfo(np.float32).max))
+    if not (-limit <= low and high <= limit):  # NaN compares false
+        i, j = (int(k) for k in np.argwhere(~(np.abs(matrix) <= limit))[0])
+        raise invalid(f"{pointer}/{i}/{j}", f"{numbers[i, j]} is not finite in {dtype}, in which the model computes")
+    return matrix
+
+
+def _ids(one: InputCall, pointer: str) -> npt.NDArray[np.int64]:
+    assert isinstance(one.value, HostTensor)
+    ids = one.value.numbers()
+    if not one.value.is_integer:
+        raise invalid(pointer, f"must be integers, not {one.value.dtype}")
+    if ids.ndim != 1:
+        raise invalid(pointer, f"must have 1 axis [N], not shape {list(ids.shape)}")
+    if ids.dtype == np.uint64 and ids.size and ids.max() > np.iinfo(np.int64).max:
+        raise invalid(pointer, f"token id {ids.max()} is outside the vocabulary")
+    return ids.astype(np.int64, copy=False)
+
+
+def _ids_of_text(one: InputCall, pointer: str, model: LoadedModel) -> npt.NDArray[np.int64]:
+    assert isinstance(one.value, str)
+    if model.tokenizer is None:
+        raise invalid(pointer, "the model has no tokenizer; give it tokens")
+    ids = encode(model.tokenizer, one.value, one.add_special_tokens)
+    return np.array(ids, dtype=np.int64)
+
+
+def _check_length(n: int, one: InputCall, pointer: str, config: StackConfig, settings: Settings) -> None:
+    if n == 0:
+        raise invalid(pointer, "has no tokens; at least 1 is needed" if one.kind == "text" else "has no rows")
+    if n > settings.max_tokens:
+        raise TooLarge(f"{pointer} has {n} rows, the limit max_tokens is {settings.max_tokens}")
+    if one.kind != "x" and config.max_positions and n > config.max_positions:
+        raise invalid(pointer, f"has {n} tokens, the model has {config.max_positions} positions")
+
+
+def _positions(one: InputCall, n: int, config: StackConfig) -> npt.NDArray[np.int64] | None:
+    if one.positions is None:
+        return None
+    pointer = f"{one.pointer}/positions"
+    rotary = config.rotary_theta is not None
+    if not (rotary or config.learned_positions):
+        raise invalid(pointer, "the model uses no positions")
+    if one.kind == "x" and not rotary:
+        raise invalid(pointer, "in this model positions were added before x; they cannot be given with it")
+    if len(one.positions) != n:
+        raise invalid(pointer, f"has {len(one.positions)} positions for {n} rows")
+    limit = MAX_ROTARY_POSITION if one.kind == "x" else config.max_positions
+    outside = (one.positions < 0) | (one.positions >= limit)
+    if outside.any():
+        i = int(outside.argmax())
+        raise invalid(f"{pointer}/{i}", f"position {one.positions[i]} is outside 0 to {limit - 1}")
+    return one.positions
+
+
+def _tokens(ids: npt.NDArray[np.int64] | None, model: LoadedModel) -> dict[str, Any] | None:
+    if ids is None:
+        return None
+    listed = ids.tolist()
+    return {"ids": listed} | ({"strings": strings(model.tokenizer, listed)} if model.tokenizer else {})
+
+
+# --- outputs
+
+
+def _wanted(
+    outputs: list[OutputObject], prefix: str, config: StackConfig, start: int, n: int
+) -> Iterator[tuple[Wanted, str]]:
+    """What the outputs want of a sequence of n rows, each with the pointer to where it was asked."""
+    for i, output in enumerate(outputs):
+        pointer = f"/outputs/{i}"
+        try:
+            points = expand(output.name, config, start)
+        except UnknownPoint as error:
+            raise invalid(f"{pointer}/name", str(error), code="unknown_point") from None
+        for name, point in points:
+            selection = _selection(output, point, pointer, config, n)
+            yield replace(selection, name=prefix + _renamed(output, name)), pointer
+
+
+def _renamed(output: OutputObject, name: str) -> str:
+    if output.as_ is None:
+        return name
+    if is_pattern(output.name):
+        return f"{output.as_.removesuffix('.')}.{name}"
+    return output.as_
+
+
+def _selection(output: OutputObject, point: Point, pointer: str, config: StackConfig, n: int) -> Wanted:
+    for key, axes, those in (
+        ("heads", ("heads", "map"), "q, k, v, z, attn_scores and attn_probs have heads"),
+        ("keys", ("map",), "attn_scores and attn_probs have key columns"),
+        ("top_k", ("map", "vocabulary"), "attn_scores, attn_probs and logits have a top_k"),
+        ("pool", ("rows",), "points of shape [N, d] have a mean"),
+    ):
+        if getattr(output, key) is not None and point.axes not in axes:
+            raise invalid(f"{pointer}/{key}", f"does not go with {point.name}: only {those}")
+    heads = None
+    if output.heads is not None:
+        heads = _indices(output.heads, heads_of(point, config), f"{pointer}/heads", "head", negative=False)
+    return Wanted(
+        name="",
+        point=point,
+        heads=heads,
+        rows=_index(output.rows, n, f"{pointer}/rows", "row"),
+        keys=_index(output.keys, n, f"{pointer}/keys", "key"),
+        top_k=output.top_k,
+        pool=output.pool is not None,
+        dtype=output.dtype,
+    )
+
+
+def _index(chosen: list[int] | RowRange | None, n: int, pointer: str, what: str) -> Index | None:
+    if chosen is None:
+        return None
+    if isinstance(chosen, list):
+        return _indices(chosen, n, pointer, what, negative=True)
+    start = chosen.start + n if chosen.start < 0 else chosen.start
+    stop = n if chosen.stop is None else chosen.stop + n if chosen.stop < 0 else chosen.stop
+    if not 0 <= start < stop <= n:
+        raise invalid(
+            pointer,
+            f"the range {chosen.start} to {chosen.stop} is empty or outside the {n} {what}s of this input",
+        )
+    return slice(start, stop)
+
+
+def _indices(chosen: list[int], count: int, pointer: str, what: str, *, negative: bool) -> tuple[int, ...]:
+    if not chosen:
+        raise invalid(pointer, f"names no {what}; at least 1 is needed")
+    lowest = -count if negative else 0
+    if min(chosen) < lowest or max(chosen) >= count:
+        i = next(i for i, index in enumerate(chosen) if not lowest <= index < count)
+        raise invalid(f"{pointer}/{i}", f"{what} {chosen[i]} is outside {lowest} to {count - 1}")
+    return tuple(index + count if index < 0 else index for index in chosen)

@@ -1,0 +1,53 @@
+"""What each point of the loaded model is: its axes, what is in it, how it was computed."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from model.checkpoint.load import LoadedModel
+from model.points import TEXTBOOK, Point
+from model.selection import Wanted, result_names
+
+_AXES = {
+    "rows": ["row", "d"],
+    "heads": ["head", "row", "width"],
+    "map": ["head", "query", "key"],
+    "vocabulary": ["row", "vocabulary"],
+}
+_NORMED = frozenset({"ln1", "ln2", "final_norm"})
+
+
+def describe(point: Point, model: LoadedModel) -> dict[str, Any]:
+    """One point: name, layer, axes, textbook symbol, whether it is normed, whether positions are in it.
+
+    Maps also say whether they are causal, their scale, and the dtype that their softmax is computed in.
+    """
+    config = model.config
+    rotated = config.rotary_theta is not None and point.kind in ("q", "k", "attn_scores", "attn_probs")
+    about: dict[str, Any] = {
+        "point": point.name,
+        "layer": point.layer,
+        "textbook": TEXTBOOK[point.kind],
+        "axes": _AXES[point.axes],
+        "normed": point.kind in _NORMED,
+        "positions": config.learned_positions or rotated,
+    }
+    if point.axes == "map":
+        assert point.layer is not None
+        about |= {
+            "causal": config.causal,
+            "scale": config.attention_scales[point.layer],
+            "softmax_dtype": "float32",
+        }
+    return about
+
+
+def manifest(wanted: Iterable[Wanted], model: LoadedModel) -> dict[str, Any]:
+    """The manifest of an answer: the model, and each result by its name."""
+    return {
+        "model": model.name,
+        "weights_sha256": model.weights_sha256,
+        "compute_dtype": str(model.stack.dtype).removeprefix("torch."),
+        "results": {
+            name: describe(want.point, model) | {"dtype": want.dtype} for want in wanted for name in result_names(want)
+        },
+    }

@@ -1,0 +1,38 @@
+"""A refusal as HTTP: application/problem+json (RFC 9457)."""
+
+import math
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from service.errors import STATUS, ServiceError
+
+CONTENT_TYPE = "application/problem+json"
+
+
+def status_of(error: ServiceError) -> int:
+    """The HTTP status of an error, from the one table."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def problem_body(error: ServiceError) -> dict[str, Any]:
+    """The object that a caller reads."""
+    body: dict[str, Any] = {
+        "type": f"urn:headwater:problem:{error.code}",
+        "title": error.title,
+        "status": status_of(error),
+        "detail": error.detail,
+        "code": error.code,
+    }
+    if error.fields:
+        body["errors"] = [{"pointer": f.pointer, "message": f.message} for f in error.fields]
+    return body
+
+
+def problem_response(error: ServiceError) -> Response:
+    """The response for an error."""
+    headers = {}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    return Response(orjson.dumps(problem_body(error)), status_of(error), headers, CONTENT_TYPE)

@@ -1,0 +1,74 @@
+"""The outermost layer of the app: a request id, one log line a request, and a last word where code failed."""
+
+import json
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.errors import ModelFailed
+from service.problem import problem_response
+
+log = logging.getLogger("headwater.access")
+_ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class RequestLog:
+    """ASGI middleware: takes over or makes X-Request-Id, logs a JSON line, answers 500 for an unforeseen error.
+
+    Routes add what they know to `scope["state"]["log"]`; contents of requests are never logged.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.monotonic()
+        request_id = _request_id(scope)
+        line: dict[str, Any] = {
+            "request_id": request_id,
+            "method": scope["method"],
+            "status": 0,
+            "bytes_out": 0,
+        }
+        scope.setdefault("state", {})["log"] = line
+
+        async def send_and_note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                line["status"] = message["status"]
+                message = {
+                    **message,
+                    "headers": [*message["headers"], (b"x-request-id", request_id.encode())],
+                }
+            elif message["type"] == "http.response.body":
+                line["bytes_out"] += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            if line["status"]:
+                raise  # part of the answer is out: the server breaks the connection
+            response = problem_response(ModelFailed(f"an error of ours; the log has it as request {request_id}"))
+            await response(scope, receive, send_and_note)
+        finally:
+            route = scope.get("route")
+            line["route"] = getattr(route, "path", None)
+            line["ms"] = round(1000 * (time.monotonic() - began), 3)
+            log.info(json.dumps(line))
+
+
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            given: str = value.decode("latin-1")
+            if _ACCEPTABLE_ID.fullmatch(given):
+                return given
+    return uuid.uuid4().hex

@@ -1,0 +1,56 @@
+"""Every knob: typed, frozen, built once at start. Each is an option of `headwater serve` and a HEADWATER_* variable."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+MEBIBYTE = 1 << 20
+
+
+class Settings(BaseSettings):
+    """What can be set; command line before environment before default."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HEADWATER_", frozen=True, extra="forbid", protected_namespaces=(), env_ignore_empty=True
+    )
+
+    model: str = Field(
+        "smollm2-135m-instruct",
+        description="a directory with config.json and model.safetensors, a .gguf file, or a packaged model's name",
+    )
+    name: str | None = Field(None, description="the model's name in answers; the directory's or file's if not set")
+    host: str = Field("127.0.0.1", description="the address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="the port to listen on; 0 takes a free one")
+    dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="what the stack computes in")
+    device: str = Field("cpu", description="where the stack computes: cpu, cuda, cuda:1, ...")
+    threads: PositiveInt | None = Field(
+        None, description="CPU threads for the model; as many as torch finds cores if not set"
+    )
+    ignore_config_keys: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="keys of config.json that are known not to change the numbers, with commas between"
+    )
+    max_batch_tokens: PositiveInt = Field(
+        8192, description="rows of one packed matrix X; a longer sequence runs by itself"
+    )
+    max_tokens: PositiveInt = Field(262_144, description="rows of one request, all of its sequences together")
+    max_inputs: PositiveInt = Field(4096, description="sequences of one request")
+    max_body_bytes: PositiveInt = Field(256 * MEBIBYTE, description="bytes of a request's body")
+    max_answer_bytes: PositiveInt = Field(2048 * MEBIBYTE, description="bytes of an answer's tensors")
+    max_json_bytes: PositiveInt = Field(64 * MEBIBYTE, description="bytes of an answer in JSON, as estimated")
+    body_timeout_seconds: PositiveFloat = Field(60.0, description="how long a body may take to arrive")
+    deadline_seconds: PositiveFloat = Field(300.0, description="how long a request may take, queue included")
+    drain_seconds: PositiveFloat = Field(20.0, description="how long running requests may take to end after SIGTERM")
+    cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="web origins that may call, with commas between; none if not set"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="what is logged; one line a request at info"
+    )
+
+    @field_validator("ignore_config_keys", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value

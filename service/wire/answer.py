@@ -1,0 +1,63 @@
+"""What a call gets back, before it is written in a format."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from model.selection import ResultSpec
+from service.host_tensor import HostTensor
+
+# Characters that a number takes in JSON on average, with its comma; of float32 as measured on layer outputs.
+_JSON_CHARACTERS = {"float32": 12, "float16": 9, "bfloat16": 10, "int32": 6}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What one sequence cost: its rows, its times in milliseconds, and the batch that it ran in."""
+
+    tokens: int
+    queue_ms: float
+    compute_ms: float
+    batch_sequences: int
+    batch_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As it stands in an answer."""
+        return {
+            "tokens": self.tokens,
+            "queue_ms": round(self.queue_ms, 3),
+            "compute_ms": round(self.compute_ms, 3),
+            "batch": {"sequences": self.batch_sequences, "tokens": self.batch_tokens},
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The named tensors of a call in the order asked, and what goes with them."""
+
+    model: str
+    specs: Sequence[ResultSpec]
+    tensors: dict[str, HostTensor]
+    usage: list[Usage]
+    several: bool
+    tokens: list[dict[str, Any] | None] = field(default_factory=list)
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    def usage_json(self) -> Any:
+        """One object, or a list with one for each input where they came as a list."""
+        usage = [one.as_json() for one in self.usage]
+        return usage if self.several else usage[0]
+
+    def tokens_json(self) -> Any:
+        """The ids and strings of inputs that had some, shaped as `usage_json`; None if none had."""
+        if not any(self.tokens):
+            return None
+        return self.tokens if self.several else self.tokens[0]
+
+
+def json_bytes(specs: Sequence[ResultSpec]) -> int:
+    """About how many bytes these results take in JSON."""
+    return sum(
+        100 + len(spec.name) + _JSON_CHARACTERS[spec.dtype] * (spec.nbytes // (2 if "16" in spec.dtype else 4))
+        for spec in specs
+    )

@@ -1,0 +1,45 @@
+"""The npy format: one array. Read without a copy; object arrays (pickles) are refused by their header."""
+
+import io
+import math
+
+import numpy as np
+
+from service.errors import Malformed
+from service.host_tensor import STORAGE, HostTensor
+
+_MAGIC_BYTES = 8
+_MAX_HEADER_BYTES = 65536
+
+
+def read(body: bytearray) -> HostTensor:
+    """The array of a body, as a view of it where its byte order and layout allow. Raises Malformed."""
+    file = io.BytesIO(memoryview(body)[:_MAX_HEADER_BYTES])
+    try:
+        version = np.lib.format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+        else:
+            raise ValueError(f"version {version} is not read here")
+    except (ValueError, SyntaxError, TypeError, KeyError, EOFError, OverflowError, RecursionError) as error:
+        raise Malformed(f"the npy header cannot be read: {error!s:.200}") from None
+    name = dtype.newbyteorder("<").name
+    if name not in STORAGE or dtype.hasobject:
+        raise Malformed(f"npy arrays of dtype {dtype} are not read here")
+    if any(type(n) is not int or n < 0 for n in shape):
+        raise Malformed(f"the npy shape {shape!r:.80} is not a list of sizes")
+    data = memoryview(body)[file.tell() :]
+    size = math.prod(shape) * dtype.itemsize
+    if size != len(data):
+        raise Malformed(f"npy {name} {list(shape)} takes {size} bytes, {len(data)} came")
+    array = np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if fortran else "C")
+    return HostTensor(name, np.require(array, dtype=STORAGE[name], requirements=["C", "A"]))
+
+
+def header(shape: tuple[int, ...], dtype: str) -> bytes:
+    """The bytes before the numbers of an array."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": STORAGE[dtype].str, "fortran_order": False, "shape": shape})
+    return file.getvalue()
