@@ -1,5 +1,5 @@
 # The same commands for people and for CI. `make run` and `make test` each work alone, on a fresh machine.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 HOST ?= 127.0.0.1
 PORT ?= 8000
 MODEL ?=
@@ -16,8 +16,8 @@ help: ## list the targets
 install: $(STAMP) ## create .venv and install Headwater with what its tests need
 
 $(STAMP): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; name one with PYTHON=..." >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -n "$(PYTHON)" || { echo "make: no python3.11 found; name one with PYTHON=..." >&2; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@echo "installing into .venv (the first time takes a minute or two)"
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test,lint]'
 	@touch $(STAMP)

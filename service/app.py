@@ -46,6 +46,8 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         version=version("headwater"),
         summary="The output of any layer and the attention map of any head, of a real checkpoint.",
         redoc_url=None,
+        # the badge would ask a validator on another host
+        swagger_ui_parameters={"validatorUrl": None},
         lifespan=lifespan,
     )
     app.state.parts = parts
