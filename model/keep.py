@@ -5,17 +5,18 @@ that can be asked for, and gets the matrix back untouched. What was asked for is
 to the sequence's `Sink` at once, layer by layer.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from model.config import DTYPES
+from model.config import DTYPES, StackConfig
 from model.errors import NonFiniteResult
 from model.maps import attention_map
 from model.packing import Packing
-from model.selection import Wanted, select_heads, select_rows
+from model.points import HEAD_KINDS, LAYER_KINDS
+from model.selection import Wanted, result_names, select_heads, select_rows
 
 
 class Sink(Protocol):
@@ -90,6 +91,19 @@ class LayerKeep:
             if part.numel() != x.numel() and part.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
                 part = part.clone(memory_format=torch.contiguous_format)
             self._keep.hand_over(member, wanted, (part.contiguous(),))
+
+
+def names_as_made(wanted: Sequence[tuple[Wanted, ...]], config: StackConfig) -> list[str]:
+    """The names of all results of sequences that run in one batch, in the order in which they are handed over."""
+    kinds = {kind: i for i, kind in enumerate((*LAYER_KINDS, *HEAD_KINDS))}
+    made: list[tuple[int, int, int, int, tuple[str, ...]]] = []
+    for member, of_one in enumerate(wanted):
+        for i, want in enumerate(of_one):
+            layer = config.n_layers if want.point.layer is None else want.point.layer
+            # the first logits of every sequence are made together, then the second, ...
+            turn = (i, member) if want.point.kind == "logits" else (member, i)
+            made.append((layer, kinds[want.point.kind], *turn, result_names(want)))
+    return [name for *_, names in sorted(made) for name in names]
 
 
 def _proper(wanted: Wanted, x: Tensor) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from service.errors import DeadlinePassed, Draining, ModelFailed
-from service.ticket import Ran, Ticket
+from service.ticket import Began, Ran, Ticket
 
 log = logging.getLogger("headwater.batcher")
 
@@ -116,8 +116,9 @@ class Batcher:
         """Run a batch and settle its tickets; a batch that fails is run again in halves, down to the culprit."""
         if not batch:
             return
+        tokens = sum(ticket.sequence.length for ticket in batch)
         for ticket in batch:
-            ticket.begin()
+            ticket.begin(Began(ticket.arrived, started, len(batch), tokens))
         try:
             self._run_batch(batch)
         except Exception as error:
@@ -131,6 +132,5 @@ class Batcher:
             batch[0].refuse(ModelFailed("the model failed on this request"))
             return
         ended = time.monotonic()
-        tokens = sum(ticket.sequence.length for ticket in batch)
         for ticket in batch:
-            ticket.settle(Ran(ticket.arrived, started, ended, len(batch), tokens))
+            ticket.settle(Ran(Began(ticket.arrived, started, len(batch), tokens), ended))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from model.checkpoint.load import LoadedModel
 from model.config import StackConfig
+from model.keep import names_as_made
 from model.points import Point, UnknownPoint, expand, is_pattern
 from model.selection import Index, ResultSpec, Wanted, heads_of, result_specs
 from model.sequence import Sequence
@@ -24,6 +25,7 @@ from service.wire.answer import json_bytes
 from service.wire.binary_answer import check_npy
 from service.wire.call import ForwardCall, InputCall, OutputObject, RowRange
 from service.wire.formats import Format
+from service.wire.safetensors_format import aligned
 
 MAX_RESULTS = 100_000  # tensors of one answer
 MAX_ROTARY_POSITION = 1 << 24  # above it float32, in which angles are computed, has no odd numbers
@@ -32,11 +34,22 @@ _LARGEST: dict[str, float] = {"float16": float(np.finfo(np.float16).max)}
 
 @dataclass(frozen=True)
 class Admitted:
-    """A call that can run: its sequences, what the answer will hold, and the tokens that stand beside it."""
+    """A call that can run: its sequences, what the answer will hold and in which order, what stands beside it.
+
+    In JSON results stand in the order in which they were asked for, in safetensors in the order in which they are made.
+    `seconds` is the time that the call may take.
+    """
 
     sequences: list[Sequence]
     specs: list[ResultSpec]
     tokens: list[dict[str, Any] | None]
+    several: bool
+    seconds: float
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all results."""
+        return sum(spec.nbytes for spec in self.specs)
 
 
 def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:
@@ -67,8 +80,12 @@ def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings
         stop = max(want.point.depth(config.n_layers) for want in wanted)
         sequences.append(replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start)))
         tokens.append(_tokens(ids, model))
-    _check_size(list(specs.values()), answer_format, settings)
-    return Admitted(sequences, list(specs.values()), tokens)
+    in_order = list(specs.values())
+    _check_size(in_order, answer_format, settings)
+    if answer_format == "safetensors":
+        in_order = aligned([specs[name] for name in names_as_made([s.wanted for s in sequences], config)])
+    seconds = min(settings.deadline_seconds, (call.timeout_ms or float("inf")) / 1000)
+    return Admitted(sequences, in_order, tokens, call.several, seconds)
 
 
 def _check_size(specs: list[ResultSpec], answer_format: Format, settings: Settings) -> None:

@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     max_body_bytes: PositiveInt = Field(256 * MEBIBYTE, description="bytes of a request's body")
     max_answer_bytes: PositiveInt = Field(2048 * MEBIBYTE, description="bytes of an answer's tensors")
     max_json_bytes: PositiveInt = Field(64 * MEBIBYTE, description="bytes of an answer in JSON, as estimated")
+    stream_above_bytes: PositiveInt = Field(
+        16 * MEBIBYTE, description="bytes of tensors above which a safetensors answer is sent while it is made"
+    )
     body_timeout_seconds: PositiveFloat = Field(60.0, description="how long a body may take to arrive")
     deadline_seconds: PositiveFloat = Field(300.0, description="how long a request may take, queue included")
     drain_seconds: PositiveFloat = Field(20.0, description="how long running requests may take to end after SIGTERM")

@@ -1,6 +1,7 @@
 """One sequence that waits for its run, and then has its results."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,46 +14,67 @@ from service.host_tensor import HostTensor, off_device
 
 
 @dataclass(frozen=True)
-class Ran:
-    """When a ticket waited and ran (seconds of the monotonic clock), and the size of its batch."""
+class Began:
+    """When a ticket arrived and its batch started (seconds of the monotonic clock), and the size of that batch."""
 
     arrived: float
     started: float
-    ended: float
     batch_sequences: int
     batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that came to its end (seconds of the monotonic clock)."""
+
+    began: Began
+    ended: float
 
 
 class Ticket:
     """A sequence, its deadline, and what becomes of it.
 
-    The model thread fills it as the Sink of its sequence and settles it once; the event loop waits on `done` and may
-    abandon it at any time, after which nobody computes for it if that can be helped.
+    The model thread fills it as the Sink of its sequence and settles it once; the event loop waits on `begun` and
+    `done` and may abandon it at any time, after which nobody computes for it if that can be helped. Results are kept
+    in `results`, unless a `deliver` is given: then each goes there at once, in the event loop, and is not kept.
     """
 
-    def __init__(self, sequence: Sequence, arrived: float, deadline: float) -> None:
+    def __init__(
+        self,
+        sequence: Sequence,
+        arrived: float,
+        deadline: float,
+        deliver: Callable[[str, HostTensor], None] | None = None,
+    ) -> None:
         self.sequence = sequence
         self.arrived = arrived
         self.deadline = deadline
         self.abandoned = False
         self.results: dict[str, HostTensor] = {}
         self.error: ServiceError | None = None
+        self._deliver = deliver
         self._loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[Began] = self._loop.create_future()
         self.done: asyncio.Future[Ran] = self._loop.create_future()
 
     def is_wanted(self, now: float) -> bool:
         """Whether somebody still waits for it."""
         return not self.abandoned and now < self.deadline
 
-    def begin(self) -> None:
-        """Forget what an earlier run of the same batch left."""
+    def begin(self, began: Began) -> None:
+        """Learn that a run starts, and forget what an earlier one of the same batch left."""
         self.results, self.error = {}, None
+        self._in_loop(self._resolve, self.begun, began)
 
     def put(self, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         """Take results off the device."""
-        if not self.abandoned and self.error is None:
-            for name, tensor in zip(result_names(wanted), tensors, strict=True):
+        if self.abandoned or self.error is not None:
+            return
+        for name, tensor in zip(result_names(wanted), tensors, strict=True):
+            if self._deliver is None:
                 self.results[name] = off_device(tensor)
+            else:
+                self._in_loop(self._deliver, name, off_device(tensor))
 
     def fail(self, error: NonFiniteResult) -> None:
         """Remember that a result is not finite; the first one counts."""
@@ -62,23 +84,29 @@ class Ticket:
 
     def settle(self, ran: Ran) -> None:
         """Give the waiting call its results, or the error that was found."""
-        self._in_loop(ran if self.error is None else self.error)
+        if self.error is not None:
+            self.refuse(self.error)
+        else:
+            self._in_loop(self._resolve, self.done, ran)
 
     def refuse(self, error: ServiceError) -> None:
         """Give the waiting call an error."""
-        self._in_loop(error)
+        for future in (self.begun, self.done):
+            self._in_loop(self._resolve, future, error)
 
-    def _in_loop(self, outcome: Ran | ServiceError) -> None:
+    def _in_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._resolve, outcome)
+            self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
             # the loop is closed: the service has ended, and nobody waits
             self.abandoned = True
 
-    def _resolve(self, outcome: Ran | ServiceError) -> None:
-        if self.done.done():
+    @staticmethod
+    def _resolve(future: "asyncio.Future[object]", outcome: object) -> None:
+        if future.done():
             return
         if isinstance(outcome, ServiceError):
-            self.done.set_exception(outcome)
+            future.set_exception(outcome)
+            future.exception()  # it may be that nobody waits for this one
         else:
-            self.done.set_result(outcome)
+            future.set_result(outcome)

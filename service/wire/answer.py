@@ -13,27 +13,31 @@ _JSON_CHARACTERS = {"float32": 12, "float16": 9, "bfloat16": 10, "int32": 6}
 
 @dataclass(frozen=True)
 class Usage:
-    """What one sequence cost: its rows, its times in milliseconds, and the batch that it ran in."""
+    """What one sequence cost: its rows, its times in milliseconds, and the batch that it ran in.
+
+    `compute_ms` is None where the answer goes out while it is computed.
+    """
 
     tokens: int
     queue_ms: float
-    compute_ms: float
+    compute_ms: float | None
     batch_sequences: int
     batch_tokens: int
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in an answer."""
+        computed = {} if self.compute_ms is None else {"compute_ms": round(self.compute_ms, 3)}
         return {
             "tokens": self.tokens,
             "queue_ms": round(self.queue_ms, 3),
-            "compute_ms": round(self.compute_ms, 3),
+            **computed,
             "batch": {"sequences": self.batch_sequences, "tokens": self.batch_tokens},
         }
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The named tensors of a call in the order asked, and what goes with them."""
+    """The named tensors of a call in the order of `specs`, and what goes with them."""
 
     model: str
     specs: Sequence[ResultSpec]
@@ -42,6 +46,12 @@ class Answer:
     several: bool
     tokens: list[dict[str, Any] | None] = field(default_factory=list)
     manifest: dict[str, Any] = field(default_factory=dict)
+
+    def server_timing(self) -> str:
+        """The Server-Timing header: the longest that a sequence waited and, where it is known, ran."""
+        timing = f"queue;dur={max(one.queue_ms for one in self.usage):.3f}"
+        computed = [one.compute_ms for one in self.usage if one.compute_ms is not None]
+        return f"{timing}, compute;dur={max(computed):.3f}" if computed else timing
 
     def usage_json(self) -> Any:
         """One object, or a list with one for each input where they came as a list."""

@@ -1,0 +1,87 @@
+"""One call and its tickets: from their submission until the answer is out, or the caller has left."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from model.sequence import Sequence as Rows
+from service.batcher import Batcher
+from service.errors import DeadlinePassed
+from service.host_tensor import HostTensor
+from service.ticket import Began, Ran, Ticket
+
+T = TypeVar("T")
+
+
+class CallerLeft(Exception):
+    """Nobody reads the answer any more."""
+
+
+class Exchange:
+    """Waits for the runs of a call's sequences; all of them or none.
+
+    Whatever is waited for ends with DeadlinePassed when `seconds` after `arrived` have passed, with CallerLeft when
+    `left` comes to its end, and with the ServiceError of the first sequence that fails. `close` must be called: from
+    then on the sequences cost nothing that can be saved.
+    """
+
+    def __init__(
+        self,
+        sequences: Sequence[Rows],
+        batcher: Batcher,
+        *,
+        arrived: float,
+        seconds: float,
+        left: Awaitable[None],
+        deliver: Callable[[str, HostTensor], None] | None = None,
+    ) -> None:
+        self._deadline = arrived + seconds
+        self.tickets = [Ticket(rows, arrived, self._deadline, deliver) for rows in sequences]
+        self._leaving = asyncio.ensure_future(left)
+        self._done = asyncio.gather(*(ticket.done for ticket in self.tickets))
+        try:
+            batcher.submit(self.tickets)
+        except BaseException:
+            self.close()
+            raise
+
+    async def begun(self) -> list[Began]:
+        """Wait until the batches of all sequences have started."""
+        return await self.wait_for(asyncio.gather(*(ticket.begun for ticket in self.tickets)))
+
+    async def ran(self) -> list[Ran]:
+        """Wait until all sequences have run."""
+        return await self.wait_for(self._done)
+
+    async def wait_for(self, awaitable: Awaitable[T]) -> T:
+        """Wait for something that comes while the sequences run."""
+        future = asyncio.ensure_future(awaitable)
+        either: list[asyncio.Future[Any]] = [future, self._leaving]
+        if not self._done.done():
+            either.append(self._done)  # it may end with an error, after which nothing comes
+        try:
+            while not future.done():
+                await asyncio.wait(
+                    either, timeout=self._deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
+                )
+                if future.done():
+                    break
+                if self._done.done():
+                    self._done.result()
+                    either = [future, self._leaving]
+                if self._leaving.done():
+                    raise CallerLeft
+                if time.monotonic() >= self._deadline:
+                    raise DeadlinePassed("the deadline passed while the request was waiting or running")
+            return future.result()
+        finally:
+            if future is not self._done:
+                future.cancel()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for ticket in self.tickets:
+            ticket.abandoned = True
+        self._done.cancel()
+        self._leaving.cancel()
