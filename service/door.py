@@ -34,7 +34,7 @@ _LARGEST: dict[str, float] = {"float16": float(np.finfo(np.float16).max)}
 
 @dataclass(frozen=True)
 class Admitted:
-    """A call that can run: its sequences, what the answer will hold and in which order, what stands beside it.
+    """A call that fits the model: its sequences, what the answer will hold and in which order, what stands beside it.
 
     In JSON results stand in the order in which they were asked for, in safetensors in the order in which they are made.
     `seconds` is the time that the call may take.
@@ -47,6 +47,11 @@ class Admitted:
     seconds: float
 
     @property
+    def rows(self) -> int:
+        """The rows of all sequences."""
+        return sum(sequence.length for sequence in self.sequences)
+
+    @property
     def nbytes(self) -> int:
         """The bytes of all results."""
         return sum(spec.nbytes for spec in self.specs)
@@ -54,6 +59,16 @@ class Admitted:
 
 def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:
     """Check a call against the model and the limits. Raises Unprocessable, TooLarge or NotAcceptable."""
+    for one in call.inputs:
+        if one.kind == "n":
+            raise invalid(f"{one.pointer}/n", "stands for an input in a dry run alone")
+    admitted = fit(call, answer_format, model, settings)
+    check_size(admitted, answer_format, settings)
+    return admitted
+
+
+def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:
+    """Check a call against the model, whatever its size. Raises Unprocessable; TooLarge where there are too many."""
     if len(call.inputs) > settings.max_inputs:
         raise TooLarge(f"{len(call.inputs)} inputs came, the limit max_inputs is {settings.max_inputs}")
     config = model.config
@@ -61,12 +76,8 @@ def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings
     sequences: list[Sequence] = []
     specs: dict[str, ResultSpec] = {}
     tokens: list[dict[str, Any] | None] = []
-    rows = 0
     for i, one in enumerate(call.inputs):
-        sequence, ids = _sequence(one, model, settings)
-        rows += sequence.length
-        if rows > settings.max_tokens:
-            raise TooLarge(f"{rows} rows or more came, the limit max_tokens is {settings.max_tokens}")
+        sequence, ids = _sequence(one, model)
         prefix = f"{i}." if call.several else ""
         wanted: list[Wanted] = []
         for want, pointer in _wanted(outputs, prefix, config, sequence.start, sequence.length):
@@ -81,53 +92,58 @@ def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings
         sequences.append(replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start)))
         tokens.append(_tokens(ids, model))
     in_order = list(specs.values())
-    _check_size(in_order, answer_format, settings)
     if answer_format == "safetensors":
         in_order = aligned([specs[name] for name in names_as_made([s.wanted for s in sequences], config)])
     seconds = min(settings.deadline_seconds, (call.timeout_ms or float("inf")) / 1000)
     return Admitted(sequences, in_order, tokens, call.several, seconds)
 
 
-def _check_size(specs: list[ResultSpec], answer_format: Format, settings: Settings) -> None:
-    size = sum(spec.nbytes for spec in specs)
-    if size > settings.max_answer_bytes:
+def check_size(admitted: Admitted, answer_format: Format, settings: Settings) -> None:
+    """Refuse what is over a limit, or what the format cannot carry. Raises TooLarge or NotAcceptable."""
+    if admitted.rows > settings.max_tokens:
+        raise TooLarge(f"{admitted.rows} rows came, the limit max_tokens is {settings.max_tokens}")
+    if answer_format == "npy":
+        check_npy([spec.dtype for spec in admitted.specs])
+    if admitted.nbytes > settings.max_answer_bytes:
         raise TooLarge(
-            f"the answer would have {size} bytes, the limit max_answer_bytes is {settings.max_answer_bytes}; "
-            "rows, heads, keys, top_k, pool and dtype make it smaller"
+            f"the answer would have {admitted.nbytes} bytes, the limit max_answer_bytes is "
+            f"{settings.max_answer_bytes}; rows, heads, keys, top_k, pool and dtype make it smaller"
         )
-    if answer_format == "json" and (estimate := json_bytes(specs)) > settings.max_json_bytes:
+    if answer_format == "json" and (estimate := json_bytes(admitted.specs)) > settings.max_json_bytes:
         raise TooLarge(
             f"the answer would have about {estimate} bytes in JSON, the limit max_json_bytes is "
             f"{settings.max_json_bytes}; ask for application/x-safetensors, or for less with rows, heads, keys, "
             "top_k or pool",
             code="json_too_large",
         )
-    if answer_format == "npy":
-        check_npy([spec.dtype for spec in specs])
 
 
 # --- inputs
 
 
-def _sequence(one: InputCall, model: LoadedModel, settings: Settings) -> tuple[Sequence, npt.NDArray[np.int64] | None]:
+def _sequence(one: InputCall, model: LoadedModel) -> tuple[Sequence, npt.NDArray[np.int64] | None]:
     """The sequence of an input, nothing wanted of it yet, and its token ids where it has some."""
     config = model.config
     if one.start > config.n_layers:
         raise invalid(f"{one.pointer}/start", f"{one.start} is over the model's {config.n_layers} layers")
-    if one.start and one.kind != "x":
+    if one.start and one.kind not in ("x", "n"):
         raise invalid(f"{one.pointer}/start", f"{one.start} goes with x alone, and {one.kind} came")
     pointer = f"{one.pointer}/{one.kind}"
+    if one.kind == "n":
+        assert isinstance(one.value, int)
+        nothing = np.broadcast_to(np.float32(0), (one.value, config.d_model))  # takes no memory
+        return Sequence("x", nothing, one.start, one.start, ()), None
     if one.kind in ("x", "inputs_embeds"):
         assert isinstance(one.value, HostTensor)
         matrix = _matrix(one.value, pointer, model)
-        _check_length(len(matrix), one, pointer, config, settings)
+        _check_length(len(matrix), one, pointer, config)
         positions = _positions(one, len(matrix), config)
         kind = "x" if one.kind == "x" else "inputs_embeds"
         return Sequence(kind, matrix, one.start, one.start, (), positions), None  # type: ignore[arg-type]
     if not config.vocab_size:
         raise invalid(pointer, "the model has no vocabulary; give it x")
     ids = _ids_of_text(one, pointer, model) if one.kind == "text" else _ids(one, pointer)
-    _check_length(len(ids), one, pointer, config, settings)
+    _check_length(len(ids), one, pointer, config)
     outside = (ids < 0) | (ids >= config.vocab_size)
     if outside.any():
         i = int(outside.argmax())
@@ -174,11 +190,9 @@ def _ids_of_text(one: InputCall, pointer: str, model: LoadedModel) -> npt.NDArra
     return np.array(ids, dtype=np.int64)
 
 
-def _check_length(n: int, one: InputCall, pointer: str, config: StackConfig, settings: Settings) -> None:
+def _check_length(n: int, one: InputCall, pointer: str, config: StackConfig) -> None:
     if n == 0:
         raise invalid(pointer, "has no tokens; at least 1 is needed" if one.kind == "text" else "has no rows")
-    if n > settings.max_tokens:
-        raise TooLarge(f"{pointer} has {n} rows, the limit max_tokens is {settings.max_tokens}")
     if one.kind != "x" and config.max_positions and n > config.max_positions:
         raise invalid(pointer, f"has {n} tokens, the model has {config.max_positions} positions")
 

@@ -2,14 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+import orjson
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from service.door import admit
+from service.dry_run import estimate, refused
+from service.errors import Unprocessable
 from service.forwarding import CallerLeft, run_streamed, run_whole
 from service.openapi import FORWARD
-from service.parts import PartsDep
+from service.parts import Parts, PartsDep
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors
 from service.wire.body import read_body
@@ -28,7 +32,11 @@ _CALLER_LEFT = 499  # nobody reads it; it stands in the log
 
 
 @router.post("/forward", summary="Run token matrices through the stack", **FORWARD)
-async def forward(request: Request, parts: PartsDep) -> Response:
+async def forward(
+    request: Request,
+    parts: PartsDep,
+    dry_run: Annotated[bool, Query(description="run nothing, and say what the call would cost")] = False,
+) -> Response:
     """Run token matrices through the stack and return the points asked for.
 
     Calls that come together share a model call; no answer depends on which.
@@ -40,6 +48,9 @@ async def forward(request: Request, parts: PartsDep) -> Response:
     body = await read_body(request, parts.settings)
     log = request.state.log
     log["bytes_in"] = len(body)
+    if dry_run:
+        outcome = await parts.off_loop(lambda: _dry_run(body, body_format, answer_format, parameter, parts))
+        return Response(outcome, media_type=CONTENT_TYPES["json"])
     call = await parts.off_loop(lambda: decode(body, body_format, parameter))
     admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings))
     media_type, left = CONTENT_TYPES[answer_format], _until_disconnected(request)
@@ -52,6 +63,14 @@ async def forward(request: Request, parts: PartsDep) -> Response:
         return Response(status_code=_CALLER_LEFT)
     pieces = await parts.off_loop(lambda: list(_ENCODERS[answer_format](answer)))
     return PiecesResponse(pieces, media_type, {"Server-Timing": answer.server_timing()})
+
+
+def _dry_run(body: bytearray, body_format: Format, answer_format: Format, parameter: str | None, parts: Parts) -> bytes:
+    try:
+        outcome = estimate(decode(body, body_format, parameter), answer_format, parts.model, parts.settings)
+    except Unprocessable as error:
+        outcome = refused(error)
+    return orjson.dumps(outcome)
 
 
 async def _until_disconnected(request: Request) -> None:

@@ -13,8 +13,9 @@ from service.errors import FieldError, Unprocessable, invalid
 from service.host_tensor import HostTensor
 from service.wire import json_lists
 
-InputKind = Literal["x", "inputs_embeds", "tokens", "text"]
+InputKind = Literal["x", "inputs_embeds", "tokens", "text", "n"]
 KINDS: tuple[InputKind, ...] = ("x", "inputs_embeds", "tokens", "text")
+MAX_N = 1 << 40  # rows that a dry run may ask about
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,6})\.(x|inputs_embeds|tokens)")
 
 
@@ -97,11 +98,14 @@ class CallFields(InputFields):
 
 @dataclass(frozen=True)
 class InputCall:
-    """One input: where it stood, its kind, its value (a text, or an array as it came) and what stood beside it."""
+    """One input: where it stood, its kind, its value (a text, or an array as it came) and what stood beside it.
+
+    The kind `n` is a number of rows without the rows, for a dry run.
+    """
 
     pointer: str
     kind: InputKind
-    value: HostTensor | str
+    value: HostTensor | str | int
     start: int
     positions: npt.NDArray[np.int64] | None
     add_special_tokens: bool
@@ -139,7 +143,7 @@ def build_call(raw: Any, tensors: dict[str, HostTensor]) -> ForwardCall:
 
     listed = raw.pop("inputs", [])
     if given := [
-        name for name in (*KINDS, "start", "positions", "add_special_tokens") if name in raw or name in single
+        name for name in (*KINDS, "n", "start", "positions", "add_special_tokens") if name in raw or name in single
     ]:
         raise invalid(f"/{given[0]}", "cannot stand beside inputs; put it into each of them")
     if not isinstance(listed, list) or not (listed or numbered):
@@ -160,9 +164,12 @@ def build_call(raw: Any, tensors: dict[str, HostTensor]) -> ForwardCall:
     return ForwardCall(inputs, True, call.outputs, call.timeout_ms)
 
 
-def _one_input(raw: dict[str, Any], tensors: dict[str, HostTensor], pointer: str) -> tuple[InputKind, HostTensor | str]:
+def _one_input(
+    raw: dict[str, Any], tensors: dict[str, HostTensor], pointer: str
+) -> tuple[InputKind, HostTensor | str | int]:
     """Take the one input out of an object, whichever of the four it is."""
-    given = [kind for kind in KINDS if kind in raw or kind in tensors]
+    kinds: tuple[InputKind, ...] = (*KINDS, "n")
+    given = [kind for kind in kinds if kind in raw or kind in tensors]
     if len(given) != 1:
         found = " and ".join(given) if given else "none"
         raise invalid(pointer, f"exactly one of {', '.join(KINDS)} or inputs is needed, and {found} came")
@@ -172,6 +179,10 @@ def _one_input(raw: dict[str, Any], tensors: dict[str, HostTensor], pointer: str
             raise invalid(f"{pointer}/{kind}", "came both as a tensor and in the request")
         return kind, tensors[kind]
     value = raw.pop(kind)
+    if kind == "n":
+        if type(value) is not int or not 1 <= value <= MAX_N:
+            raise invalid(f"{pointer}/n", f"must be a whole number from 1 to {MAX_N}, not {value!r:.40}")
+        return kind, value
     if kind == "text":
         if not isinstance(value, str):
             raise invalid(f"{pointer}/text", "must be a string")
@@ -181,7 +192,7 @@ def _one_input(raw: dict[str, Any], tensors: dict[str, HostTensor], pointer: str
     return kind, HostTensor("float64", json_lists.matrix(value, f"{pointer}/{kind}"))
 
 
-def _input(pointer: str, kind: InputKind, value: HostTensor | str, fields: InputFields) -> InputCall:
+def _input(pointer: str, kind: InputKind, value: HostTensor | str | int, fields: InputFields) -> InputCall:
     positions = None
     if fields.positions is not None:
         positions = json_lists.integers(fields.positions, f"{pointer}/positions")

@@ -1,0 +1,40 @@
+"""What a sequence costs to run, from its shape alone: floating-point operations, counted as products and sums.
+
+A product of [n, k] and [k, m] counts 2 n k m. Norms, activations and softmax, which are linear in what they read, are
+left out.
+"""
+
+from model.config import StackConfig
+from model.points import Point
+from model.selection import Wanted, length_of
+from model.sequence import Sequence
+
+
+def operations(config: StackConfig, sequence: Sequence) -> int:
+    """Operations of the layers that run, the maps that are asked for beside them, and the chosen logits."""
+    layers = sequence.stop - sequence.start
+    of_layers = layers * (_products(config, sequence.length) + _attention(config, sequence.length))
+    return of_layers + sum(_wanted(config, sequence.length, want) for want in sequence.wanted)
+
+
+def _products(config: StackConfig, n: int) -> int:
+    """The projections and the feed-forward network of one layer."""
+    heads = config.n_heads * (config.d_k + config.d_v) + config.n_kv_heads * (config.d_k + config.d_v)
+    return 2 * n * config.d_model * (heads + (3 if config.gated else 2) * config.d_ff)
+
+
+def _attention(config: StackConfig, n: int) -> int:
+    """QK^T and PV of one layer; a causal kernel leaves out what lies above the diagonal."""
+    pairs = n * (n + 1) // 2 if config.causal else n * n
+    return 2 * config.n_heads * (config.d_k + config.d_v) * pairs
+
+
+def _wanted(config: StackConfig, n: int, want: Wanted) -> int:
+    rows = length_of(want.rows, n)
+    if want.point == Point(None, "logits"):
+        return 2 * rows * config.d_model * config.vocab_size
+    if want.point.axes != "map":
+        return 0
+    heads = config.n_heads if want.heads is None else len(want.heads)
+    columns = length_of(want.keys, n) if want.point.kind == "attn_scores" else n
+    return 2 * heads * rows * columns * config.d_k
