@@ -1,5 +1,6 @@
-"""Nested lists of a parsed JSON body to arrays: checked at the speed of C, without an object a number."""
+"""Lists of numbers in a parsed JSON body to arrays: checked at the speed of C, without an object a number kept."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -7,43 +8,72 @@ import numpy.typing as npt
 
 from service.errors import invalid
 
-_NUMBERS = {int, float}
+Numbers = npt.NDArray[np.float64] | npt.NDArray[np.int64]
+_NUMBER_TYPES = {int, float}
+
+
+@dataclass(frozen=True)
+class Irregular:
+    """A list that makes no array: where in it, as the rest of a JSON pointer, and why."""
+
+    pointer: str
+    message: str
 
 
 def matrix(value: Any, pointer: str) -> npt.NDArray[np.float64]:
     """[N][d] numbers. Raises Unprocessable that names the row, and within it the number, that is wrong."""
-    if not isinstance(value, list):
-        raise invalid(pointer, f"must be a list of rows of numbers, not {_kind(value)}")
-    if not value:
-        raise invalid(pointer, "has no rows; at least 1 is needed")
-    for i, row in enumerate(value):
-        if type(row) is not list:
-            raise invalid(f"{pointer}/{i}", f"must be a list of numbers, not {_kind(row)}")
-        if not set(map(type, row)) <= _NUMBERS:
-            j = next(j for j, number in enumerate(row) if type(number) not in _NUMBERS)
-            raise invalid(f"{pointer}/{i}/{j}", f"must be a number, not {_kind(row[j])}")
-    widths = set(map(len, value))
-    if len(widths) > 1:
-        first = len(value[0])
-        i = next(i for i, row in enumerate(value) if len(row) != first)
-        raise invalid(
-            f"{pointer}/{i}", f"row {i} has {len(value[i])} numbers, row 0 has {first}: all must have as many"
-        )
-    return np.array(value, dtype=np.float64)
+    rows = value if isinstance(value, (np.ndarray, Irregular)) else rows_of(value)
+    if isinstance(rows, Irregular):
+        raise invalid(pointer + rows.pointer, rows.message)
+    if rows.ndim != 2:
+        raise invalid(pointer, f"must be a list of rows of numbers, not a list of {len(rows)} numbers")
+    return rows
 
 
 def integers(value: Any, pointer: str) -> npt.NDArray[np.int64]:
     """[N] integers. Raises Unprocessable that names the place that is wrong."""
+    numbers = value if isinstance(value, (np.ndarray, Irregular)) else numbers_of(value)
+    if isinstance(numbers, Irregular):
+        raise invalid(pointer + numbers.pointer, numbers.message)
+    if numbers.ndim != 1:
+        raise invalid(pointer, f"must be a list of integers, not {len(numbers)} rows")
+    if numbers.dtype != np.int64:
+        i = next(i for i, number in enumerate(numbers) if number != int(number) or abs(number) >= 1 << 63)
+        raise invalid(f"{pointer}/{i}", f"must be an integer, not {numbers[i]}")
+    return numbers
+
+
+def rows_of(value: Any, first: int = 0, width: int | None = None) -> npt.NDArray[np.float64] | Irregular:
+    """[N, d] of a list of rows, which begins at row `first` of a matrix whose rows have `width` numbers."""
     if not isinstance(value, list):
-        raise invalid(pointer, f"must be a list of integers, not {_kind(value)}")
+        return Irregular("", f"must be a list of rows of numbers, not {_kind(value)}")
+    if not value:
+        return Irregular("", "has no rows; at least 1 is needed")
+    for i, row in enumerate(value, first):
+        if type(row) is not list:
+            return Irregular(f"/{i}", f"must be a list of numbers, not {_kind(row)}")
+        if not set(map(type, row)) <= _NUMBER_TYPES:
+            j = next(j for j, number in enumerate(row) if type(number) not in _NUMBER_TYPES)
+            return Irregular(f"/{i}/{j}", f"must be a number, not {_kind(row[j])}")
+    width = len(value[0]) if width is None else width
+    if set(map(len, value)) != {width}:
+        i, row = next((i, row) for i, row in enumerate(value, first) if len(row) != width)
+        return Irregular(f"/{i}", f"row {i} has {len(row)} numbers, row 0 has {width}: all must have as many")
+    return np.array(value, dtype=np.float64)
+
+
+def numbers_of(value: Any, first: int = 0) -> npt.NDArray[np.int64] | Irregular:
+    """[N] of a list of integers, which begins at place `first` of a longer one."""
+    if not isinstance(value, list):
+        return Irregular("", f"must be a list of integers, not {_kind(value)}")
     if not set(map(type, value)) <= {int}:
         i = next(i for i, number in enumerate(value) if type(number) is not int)
-        raise invalid(f"{pointer}/{i}", f"must be an integer, not {_kind(value[i])}")
+        return Irregular(f"/{first + i}", f"must be an integer, not {_kind(value[i])}")
     try:
         return np.array(value, dtype=np.int64)
     except OverflowError:
         i = next(i for i, number in enumerate(value) if not -(1 << 63) <= number < 1 << 63)
-        raise invalid(f"{pointer}/{i}", f"{value[i]} does not fit 64 bits") from None
+        return Irregular(f"/{first + i}", f"{value[i]} does not fit 64 bits")
 
 
 def _kind(value: Any) -> str:
