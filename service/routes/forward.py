@@ -16,7 +16,7 @@ from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors
-from service.wire.body import read_body
+from service.wire.body import Body, read_body
 from service.wire.decode import decode
 from service.wire.formats import CONTENT_TYPES, Format, format_of_answer, format_of_body
 from service.wire.json_answer import encode as encode_json
@@ -65,7 +65,7 @@ async def forward(
     return PiecesResponse(pieces, media_type, {"Server-Timing": answer.server_timing()})
 
 
-def _dry_run(body: bytearray, body_format: Format, answer_format: Format, parameter: str | None, parts: Parts) -> bytes:
+def _dry_run(body: Body, body_format: Format, answer_format: Format, parameter: str | None, parts: Parts) -> bytes:
     try:
         outcome = estimate(decode(body, body_format, parameter), answer_format, parts.model, parts.settings)
     except Unprocessable as error:

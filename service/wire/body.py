@@ -1,6 +1,7 @@
 """Reading a request's body: into one buffer, up to a limit, in time."""
 
 import asyncio
+import mmap
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -8,15 +9,20 @@ from starlette.requests import ClientDisconnect
 from service.errors import Malformed, TooLarge, TooSlow
 from service.settings import Settings
 
+Body = bytearray | mmap.mmap
+MAPPED_BYTES = 1 << 20
 
-async def read_body(request: Request, settings: Settings) -> bytearray:
+
+async def read_body(request: Request, settings: Settings) -> Body:
     """The whole body. Raises TooLarge (before a byte is read, where Content-Length tells), TooSlow, Malformed."""
     limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         raise _too_large(f"the body has {declared} bytes", limit)
-    # where the length is known every byte goes to its place at once, and is never held twice
-    body = bytearray(int(declared) if declared.isdecimal() else 0)
+    size = int(declared) if declared.isdecimal() else 0
+    # A large body of known length goes to its place as it comes and is never held twice; memory that is mapped costs
+    # nothing until it is filled, however much a header claims.
+    body: Body = mmap.mmap(-1, size) if size >= MAPPED_BYTES else bytearray()
     came = 0
     try:
         async with asyncio.timeout(settings.body_timeout_seconds):
@@ -32,7 +38,6 @@ async def read_body(request: Request, settings: Settings) -> bytearray:
         ) from None
     except ClientDisconnect:
         raise Malformed("the body broke off") from None
-    del body[came:]
     return body
 
 

@@ -3,11 +3,12 @@
 from service.errors import invalid
 from service.host_tensor import HostTensor
 from service.wire import json_body, npy_format, safetensors_format
+from service.wire.body import Body
 from service.wire.call import ForwardCall, build_call
 from service.wire.formats import Format
 
 
-def decode(body: bytearray, body_format: Format, request_parameter: str | None) -> ForwardCall:
+def decode(body: Body, body_format: Format, request_parameter: str | None) -> ForwardCall:
     """The call that a body makes. For a thread: it takes time where bodies are large.
 
     `request_parameter` is the query parameter `request`, which goes with npy alone. Raises Malformed where the

@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from service.errors import Malformed
+from service.wire.body import Body
 from service.wire.json_lists import Irregular, Numbers, numbers_of, rows_of
 
 LARGE_BYTES = 1 << 20  # of a body that is read in pieces
@@ -24,12 +25,12 @@ _NUMERIC = re.compile(rb"[\s\d.,eE+\-\[\]]*")
 _BLANK = re.compile(rb"\s*")
 
 
-def loads(body: bytes | bytearray, what: str) -> Any:
+def loads(body: bytes | Body, what: str) -> Any:
     """The value of a JSON text; long lists of numbers in it are arrays, or Irregular. Raises Malformed."""
     if not body:
         raise Malformed(f"{what} is empty")
     if len(body) < LARGE_BYTES:
-        return _parse(body, what)
+        return _parse(memoryview(body), what)
     return _Reader(body, what).read()
 
 
@@ -44,7 +45,7 @@ def _parse(text: bytes | bytearray | memoryview, what: str, offset: int = 0) -> 
 class _Reader:
     """One large body. `read` goes over it once."""
 
-    def __init__(self, body: bytes | bytearray, what: str) -> None:
+    def __init__(self, body: bytes | Body, what: str) -> None:
         self._body, self._what = body, what
         self._secret = f"headwater:{secrets.token_hex(16)}:"
         self._lists: dict[str, Numbers | Irregular] = {}
@@ -85,7 +86,7 @@ class _Reader:
         return len(self._body)
 
     def _end_of_numbers(self, at: int) -> tuple[int, int]:
-        """Behind the bracket that closes the list of numbers at `at`, and its depth; `at` where there is no such list."""
+        """Behind the bracket that closes the list of numbers at `at`, and its depth; `at` where there is none."""
         end, depth, deepest = at, 0, 0
         while (match := _NUMERIC.match(self._body, end, end + LARGE_BYTES)) and match.end() > end:
             characters = np.frombuffer(self._body, np.uint8, match.end() - end, end)
@@ -137,7 +138,7 @@ class _Reader:
                 return value
 
 
-def _after_blank(body: bytes | bytearray, at: int) -> int:
+def _after_blank(body: bytes | Body, at: int) -> int:
     found = _BLANK.match(body, at)
     assert found is not None
     return found.end()

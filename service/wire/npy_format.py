@@ -7,12 +7,13 @@ import numpy as np
 
 from service.errors import Malformed
 from service.host_tensor import STORAGE, HostTensor
+from service.wire.body import Body
 
 _MAGIC_BYTES = 8
 _MAX_HEADER_BYTES = 65536
 
 
-def read(body: bytearray) -> HostTensor:
+def read(body: Body) -> HostTensor:
     """The array of a body, as a view of it where its byte order and layout allow. Raises Malformed."""
     file = io.BytesIO(memoryview(body)[:_MAX_HEADER_BYTES])
     try:

@@ -13,6 +13,7 @@ import orjson
 from model.selection import ResultSpec
 from service.errors import Malformed
 from service.host_tensor import STORAGE, HostTensor
+from service.wire.body import Body
 
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -23,7 +24,7 @@ MAX_HEADER_BYTES = 100_000_000  # as the format's library has it
 _MAX_RANK = 8
 
 
-def read(body: bytearray) -> tuple[dict[str, HostTensor], dict[str, str]]:
+def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
     """The tensors of a body, as views of it, and its metadata. Raises Malformed."""
     if len(body) < 8:
         raise Malformed(f"a safetensors body has at least 8 bytes, this one has {len(body)}")
