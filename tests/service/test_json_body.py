@@ -1,0 +1,123 @@
+"""Large JSON bodies are read in pieces, and mean what they would mean read whole."""
+
+import json
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import Malformed, ServiceError
+from service.wire import json_body
+from service.wire.json_lists import Irregular, integers, matrix
+
+BODIES = (
+    b'{"x":[[1,2.5],[3,-4e2]],"t":[1,2,3,4,5,6],"s":"a\\"]b[\\\\","o":[{"rows":[1,2,3]},"q"]}',
+    b'[[[1,2],[3]],[1 , 2,3],[],[[]],"x"]',
+    b'{"a":[ [1] , [2] ],"b":[1.5,2,3,4],"c":[123456789012345678901234567890, 1]}',
+)
+
+
+@pytest.fixture
+def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    _shrink(monkeypatch)
+
+
+def _shrink(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(json_body, "LARGE_BYTES", 1)
+    patch.setattr(json_body, "LONG_BYTES", 4)
+    patch.setattr(json_body, "PIECE_BYTES", 3)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+
+def irregular(value: Any) -> bool:
+    if isinstance(value, Irregular):
+        return True
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(irregular(one) for one in inside)
+
+
+@given(
+    body=st.sampled_from(BODIES),
+    changes=st.lists(
+        st.tuples(st.integers(0, 99), st.sampled_from(("put", "replace", "drop")), st.sampled_from(b'[],1" .e-\\{')),
+        max_size=4,
+    ),
+)
+@settings(max_examples=3000, deadline=None)
+def test_any_text_read_in_pieces_is_what_it_is_read_whole(body: bytes, changes: list[tuple[int, str, int]]) -> None:
+    text = bytearray(body)
+    for at, change, character in changes:
+        at %= len(text)
+        text[at : at + (change != "put")] = b"" if change == "drop" else bytes([character])
+    with pytest.MonkeyPatch.context() as patch:
+        _shrink(patch)
+        try:
+            found = json_body.loads(text, "the body")
+        except Malformed:
+            with pytest.raises(orjson.JSONDecodeError):
+                orjson.loads(text)
+            return
+    # A list that makes no array is refused with a 422; where that is seen first, the rest has not been looked at.
+    if not irregular(found):
+        assert plain(found) == orjson.loads(text)
+
+
+@pytest.mark.usefixtures("in_small_pieces")
+@pytest.mark.parametrize(
+    ("text", "pointer", "message"),
+    [
+        ('{"x": [[1, 2], [3, 4], [5, 6, 7]]}', "/x/2", "row 2 has 3 numbers, row 0 has 2"),
+        ('{"x": [[1, 2], [3, 4], [5, [6]]]}', "/x", "nested 3 deep"),
+        ('{"x": [1, 2, 3, 4, 5]}', "/x", "not a list of 5 numbers"),
+    ],
+)
+def test_a_matrix_that_is_none_is_refused_where_it_is_wrong(text: str, pointer: str, message: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        matrix(json_body.loads(text.encode(), "the body")["x"], "/x")
+    assert caught.value.fields[0].pointer == pointer
+    assert message in caught.value.fields[0].message
+
+
+@pytest.mark.usefixtures("in_small_pieces")
+@pytest.mark.parametrize(
+    ("text", "pointer", "message"),
+    [
+        ("[1, 2, 3, 4.5, 6]", "/tokens/3", "4.5"),
+        ("[1, 2, 3, 1e3, 6]", "/tokens/3", "1000.0"),
+        ("[[1, 2], [3, 4]]", "/tokens", "not 2 rows"),
+        ("[1, 2, 3, 99999999999999999999]", "/tokens/3", "1e+20"),
+    ],
+)
+def test_ids_that_are_none_are_refused_where_they_are_wrong(text: str, pointer: str, message: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        integers(json_body.loads(text.encode(), "the body"), "/tokens")
+    assert caught.value.fields[0].pointer == pointer
+    assert message in caught.value.fields[0].message
+
+
+def test_no_step_parses_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    parse = orjson.loads
+
+    def noting(text: bytes) -> Any:
+        sizes.append(len(text))
+        return parse(text)
+
+    monkeypatch.setattr(json_body.orjson, "loads", noting)
+    x = np.random.default_rng(0).standard_normal((7919, 31))
+    text = json.dumps({"x": x.tolist(), "outputs": ["layers.*.resid_post"], "tokens": list(range(99991))}).encode()
+    found = json_body.loads(text, "the body")
+    assert max(sizes) < 2 * json_body.PIECE_BYTES < len(text) / 10
+    np.testing.assert_array_equal(found["x"], x)
+    np.testing.assert_array_equal(found["tokens"], range(99991))
+    assert found["outputs"] == ["layers.*.resid_post"]
