@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import signal
 import socket
 import sys
 import types
@@ -157,6 +158,9 @@ class _Server(uvicorn.Server):
 
 def _serve(options: argparse.Namespace) -> int:
     settings = _settings(options)
+    # uvicorn drains on these while it serves, and raises them once more when it is done: that is a proper end.
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, lambda *_: sys.exit(0))
     logging.basicConfig(level=settings.log_level.upper(), format="%(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     listening = _bind(settings)
