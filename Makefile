@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format clean
+.PHONY: help install run test lint format bench-long clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,6 +33,9 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-long: $(STAMP) ## memory and time of one long x against its length
+	$(BIN)/python -m bench.long_inputs
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .
