@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from model.config import StackConfig
 from model.keep import LayerKeep
+from model.linear import Linear
 from model.packing import Packing
 
 
@@ -24,10 +25,10 @@ class Attention(nn.Module):
         super().__init__()
         self.d_k, self.d_v = config.d_k, config.d_v
         self.scale, self.causal = config.attention_scales[index], config.causal
-        self.q = nn.Linear(config.d_model, config.n_heads * config.d_k, bias=config.qkv_bias)
-        self.k = nn.Linear(config.d_model, config.n_kv_heads * config.d_k, bias=config.qkv_bias)
-        self.v = nn.Linear(config.d_model, config.n_kv_heads * config.d_v, bias=config.qkv_bias)
-        self.o = nn.Linear(config.n_heads * config.d_v, config.d_model, bias=config.attention_out_bias)
+        self.q = Linear(config.d_model, config.n_heads * config.d_k, bias=config.qkv_bias)
+        self.k = Linear(config.d_model, config.n_kv_heads * config.d_k, bias=config.qkv_bias)
+        self.v = Linear(config.d_model, config.n_kv_heads * config.d_v, bias=config.qkv_bias)
+        self.o = Linear(config.n_heads * config.d_v, config.d_model, bias=config.attention_out_bias)
 
     def forward(self, x_TD: Tensor, packing: Packing, keep: LayerKeep) -> Tensor:
         q_TAK = self.q(x_TD).unflatten(-1, (-1, self.d_k))

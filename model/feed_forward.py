@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from model.config import ACTIVATIONS, StackConfig
+from model.linear import Linear
 
 
 class FeedForward(nn.Module):
@@ -11,8 +12,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.act = ACTIVATIONS[config.activation]
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.feed_forward_bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.feed_forward_bias)
+        self.up = Linear(config.d_model, config.d_ff, bias=config.feed_forward_bias)
+        self.down = Linear(config.d_ff, config.d_model, bias=config.feed_forward_bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         return self.down(self.act(self.up(x_TD)))  # type: ignore[no-any-return]
@@ -23,7 +24,7 @@ class GatedFeedForward(FeedForward):
 
     def __init__(self, config: StackConfig) -> None:
         super().__init__(config)
-        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.feed_forward_bias)
+        self.gate = Linear(config.d_model, config.d_ff, bias=config.feed_forward_bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
         return self.down(self.act(self.gate(x_TD)).mul_(self.up(x_TD)))  # type: ignore[no-any-return]

@@ -84,7 +84,7 @@ class Point:
 
 
 def points_of(config: StackConfig) -> Iterator[Point]:
-    """Every point of such a stack, in the order in which they are made."""
+    """Every point of such a stack, in the order in which they are made; the first is called `embeddings` too."""
     for layer in range(config.n_layers):
         for kind in LAYER_KINDS:
             yield Point(layer, kind)

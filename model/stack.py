@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from model.config import StackConfig
 from model.layer import TransformerLayer
+from model.linear import Linear
 from model.norms import norm
 from model.rotary import Rotation, rotation
 
@@ -24,7 +25,7 @@ class Stack(nn.Module):
         )
         self.layers = nn.ModuleList(TransformerLayer(config, i) for i in range(config.n_layers))
         self.final_norm = norm(config) if config.final_norm else nn.Identity()
-        self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=False) if config.unembedding else None
+        self.unembedding = Linear(config.d_model, config.vocab_size, bias=False) if config.unembedding else None
 
     @property
     def device(self) -> torch.device:

@@ -167,7 +167,11 @@ def _serve(options: argparse.Namespace) -> int:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     _progress(f"loading {settings.model}")
-    app = create_app(settings, _load(settings))
+    try:
+        app = create_app(settings, _load(settings))
+    except BaseException:
+        listening.close()
+        raise
     server = _Server(
         uvicorn.Config(
             app,

@@ -25,6 +25,11 @@ STORAGE: dict[str, np.dtype[Any]] = {
 }
 
 
+MAX_RANK = 8
+# of an axis: far above every limit, far below where products of a few overflow what numpy counts in
+MAX_SIZE = 1 << 40
+
+
 @dataclass(frozen=True)
 class HostTensor:
     """Numbers of one of the dtypes in STORAGE; `data` has that storage type and is C-contiguous."""

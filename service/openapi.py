@@ -90,12 +90,35 @@ class ProblemBody(BaseModel):
     errors: list[FieldErrorBody] | None = None
 
 
-_SCHEMAS = (ForwardBody, AnswerBody, ProblemBody)
+class ResultBody(BaseModel):
+    """Shape and dtype of a result."""
+
+    shape: list[int]
+    dtype: str
+
+
+class DryRunBody(BaseModel):
+    """What a dry run says: whether the call would be admitted, why not, and its cost where it fits the model."""
+
+    admitted: bool
+    code: str | None = Field(description="of the refusal")
+    status: int | None = None
+    detail: str | None = None
+    errors: list[FieldErrorBody] | None = None
+    tokens: int | None = None
+    layers_run: int | None = None
+    flops: int | None = None
+    answer_bytes: int | None = None
+    results: dict[str, ResultBody] | None = None
+
+
+_SCHEMAS = (ForwardBody, AnswerBody, DryRunBody, ProblemBody)
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    return {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}
+def _schema(*models: type[BaseModel]) -> dict[str, Any]:
+    refs = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]
+    return {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}
 
 
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -115,7 +138,7 @@ FORWARD: dict[str, Any] = {
         200: {
             "description": "The points asked for, in the format that Accept prefers",
             "content": {
-                CONTENT_TYPES["json"]: _schema(AnswerBody),
+                CONTENT_TYPES["json"]: _schema(AnswerBody, DryRunBody),
                 CONTENT_TYPES["safetensors"]: _BINARY,
                 CONTENT_TYPES["npy"]: _BINARY,
             },

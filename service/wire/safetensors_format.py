@@ -3,16 +3,18 @@
 Read without a copy, and laid out before the numbers exist; the format's own library can do neither.
 """
 
+import json
 import struct
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import orjson
 
 from model.selection import ResultSpec
 from service.errors import Malformed
-from service.host_tensor import STORAGE, HostTensor
+from service.host_tensor import MAX_RANK, MAX_SIZE, STORAGE, HostTensor
 from service.wire.body import Body
 
 _NAMES = {
@@ -21,7 +23,6 @@ _NAMES = {
 }  # fmt: skip
 _CODES = {name: code for code, name in _NAMES.items()}
 MAX_HEADER_BYTES = 100_000_000  # as the format's library has it
-_MAX_RANK = 8
 
 
 def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
@@ -33,10 +34,12 @@ def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
         raise Malformed(
             f"the safetensors header should have {header_bytes} bytes, and {len(body) - 8} come after its length"
         )
+    text = bytes(memoryview(body)[8 : 8 + header_bytes])
     try:
-        header = orjson.loads(memoryview(body)[8 : 8 + header_bytes])
-    except orjson.JSONDecodeError as error:
-        raise Malformed(f"the safetensors header is not JSON: {error}") from None
+        # not orjson: it takes the last of two equal keys in silence, and another reader might take the first
+        header = json.loads(text.decode(), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the safetensors header is not JSON: {error!s:.200}") from None
     if not isinstance(header, dict):
         raise Malformed("the safetensors header is not a JSON object")
     metadata = header.pop("__metadata__", {})
@@ -67,14 +70,22 @@ def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
     return tensors, metadata
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r:.80} stands there twice")
+    return found
+
+
 def _entry(name: str, entry: object) -> tuple[str, list[int], int, int]:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise Malformed(f"tensor {name!r:.80}: needs dtype, shape and data_offsets, and nothing else")
     shape, offsets = entry["shape"], entry["data_offsets"]
     for numbers in (shape, offsets):
-        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < 1 << 62 for n in numbers):
+        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < MAX_SIZE for n in numbers):
             raise Malformed(f"tensor {name!r:.80}: {numbers!r:.80} is no list of sizes")
-    if len(shape) > _MAX_RANK or len(offsets) != 2:
+    if len(shape) > MAX_RANK or len(offsets) != 2:
         raise Malformed(f"tensor {name!r:.80}: shape {shape!r:.80} or offsets {offsets!r:.80} are too long")
     code = entry["dtype"]
     if not isinstance(code, str) or code not in _NAMES:
