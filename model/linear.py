@@ -12,9 +12,10 @@ MIN_ROWS = 16
 class Linear(nn.Linear):
     """x W^T + b, [T, I] to [T, O].
 
-    For fewer than about a dozen rows the libraries behind torch take other kernels, which sum in another order. In a deep
-    model such last bits grow beyond what is promised, so that a short sequence would get one answer alone and another in
-    company. Rows of zeros below, which nobody owns, keep the product at a size at which each row has one result.
+    For fewer than about a dozen rows the libraries behind torch take other kernels, which sum in another order. In a
+    deep model such last bits grow beyond what is promised, so that a short sequence would get one answer alone and
+    another in company. Rows of zeros below, which nobody owns, keep the product at a size at which each row has one
+    result.
     """
 
     def forward(self, x_TI: Tensor) -> Tensor:

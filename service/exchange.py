@@ -54,25 +54,27 @@ class Exchange:
         """Wait until all sequences have run."""
         return await self.wait_for(self._done)
 
+    async def settled(self) -> list[Ran]:
+        """Wait for the runs to end though the caller may have left: for when all results have come already."""
+        return await self._done
+
     async def wait_for(self, awaitable: Awaitable[T]) -> T:
         """Wait for something that comes while the sequences run."""
         future = asyncio.ensure_future(awaitable)
-        either: list[asyncio.Future[Any]] = [future, self._leaving]
-        if not self._done.done():
-            either.append(self._done)  # it may end with an error, after which nothing comes
         try:
             while not future.done():
-                await asyncio.wait(
-                    either, timeout=self._deadline - time.monotonic(), return_when=asyncio.FIRST_COMPLETED
-                )
+                waiting: list[asyncio.Future[Any]] = [future, self._leaving]
+                if not self._done.done():
+                    waiting.append(self._done)
+                elif (error := self._done.exception()) is not None:
+                    raise error  # what is waited for does not come any more
+                seconds = self._deadline - time.monotonic()
+                done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 if future.done():
                     break
-                if self._done.done():
-                    self._done.result()
-                    either = [future, self._leaving]
                 if self._leaving.done():
                     raise CallerLeft
-                if time.monotonic() >= self._deadline:
+                if not done:
                     raise DeadlinePassed("the deadline passed while the request was waiting or running")
             return future.result()
         finally:

@@ -52,7 +52,7 @@ async def run_streamed(
             yield header
             for spec in admitted.specs:
                 yield tensor_bytes(await exchange.wait_for(stream.take(spec.name)))
-            ran = await exchange.ran()
+            ran = await exchange.settled()
             _note(log, [_usage(n, one.began, one) for n, one in zip(_lengths(admitted), ran, strict=True)])
         except CallerLeft:
             return

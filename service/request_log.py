@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import ModelFailed, ServiceError
+from service.errors import ModelFailed
 from service.problem import problem_response
 
 log = logging.getLogger("headwater.access")
@@ -52,9 +52,6 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_and_note)
-        except ServiceError as error:
-            # In the middle of an answer. Without its rest the server breaks the connection, and says so once.
-            line["code"] = error.code
         except Exception:
             log.exception("request %s failed", request_id)
             if line["status"]:

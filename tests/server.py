@@ -20,7 +20,7 @@ ANSWER_SECONDS = 120.0
 def environment(**variables: str) -> dict[str, str]:
     """Ours without settings of the service, but where its cache is, and with these."""
     own = {k: v for k, v in os.environ.items() if not k.startswith("HEADWATER_") or k == "HEADWATER_CACHE_DIR"}
-    return own | {"PYTHONWARNINGS": "default", "PYTHONUNBUFFERED": "1"} | variables
+    return own | {"PYTHONUNBUFFERED": "1"} | variables
 
 
 class Server:
@@ -46,7 +46,7 @@ class Server:
                         return line
                 seen = len(self.lines)
                 left = deadline - time.monotonic()
-                if self._ended or left <= 0 or not self._grown.wait_for(lambda: self._more(seen), left):
+                if self._ended or left <= 0 or not self._grown.wait(left):
                     break
         raise AssertionError(f"no line with {parts} on stderr; there were: {self.lines[-20:]}")
 
@@ -78,9 +78,6 @@ class Server:
             if self.process.stderr is not None:
                 self.process.stderr.close()
         return code
-
-    def _more(self, seen: int) -> bool:
-        return self._ended or len(self.lines) > seen
 
     def _read(self) -> None:
         assert self.process.stderr is not None

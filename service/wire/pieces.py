@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, Sequence
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from service.errors import ServiceError
+
 SEND_BYTES = 1 << 20
 
 Piece = bytes | memoryview
@@ -44,6 +46,8 @@ class StreamedResponse(Response):
             async for piece in self._pieces:
                 await _send(piece, send)
             await _end(send)
+        except ServiceError as error:
+            scope["state"]["log"]["code"] = error.code  # the rest does not come: the server breaks the connection
         finally:
             await self._pieces.aclose()
 

@@ -22,7 +22,7 @@ _NAMES = {
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
 }  # fmt: skip
 _CODES = {name: code for code, name in _NAMES.items()}
-MAX_HEADER_BYTES = 100_000_000  # as the format's library has it
+MAX_HEADER_BYTES = 16 << 20  # the library allows 100 MB; a header that long is no request
 
 
 def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
@@ -71,10 +71,11 @@ def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r:.80} stands there twice")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"key {key!r:.80} stands there twice")
+        found[key] = value
     return found
 
 
