@@ -17,9 +17,7 @@ from model.checkpoint.initialise import initialise
 from tests.server import Server, serving
 
 D, LAYERS, HEADS, WIDTH = 64, 2, 2, 16
-REQUEST = (
-    '{"outputs": ["layers.1.resid_post", {"name": "layers.1.attn_probs", "rows": [0, 1, -2, -1], "as": "map"}]}'
-)
+REQUEST = '{"outputs": ["layers.1.resid_post", {"name": "layers.1.attn_probs", "rows": [0, 1, -2, -1], "as": "map"}]}'
 
 
 def peak_bytes(server: Server) -> int:

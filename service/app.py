@@ -17,12 +17,15 @@ from model.run import run
 from service.batcher import Batcher, Budget
 from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
 from service.openapi import document
+from service.openapi_v2 import SCHEMAS as V2_SCHEMAS
+from service.openapi_v2 import fill_examples
 from service.parts import Parts
-from service.problem import problem_response
+from service.problem import refusal
 from service.request_log import RequestLog
-from service.routes import forward, health, model
+from service.routes import forward, health, model, v2
 from service.settings import Settings
 from service.ticket import Ticket
+from service.wire.v2_request import LENGTH_HEADER
 
 
 def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
@@ -51,8 +54,8 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.parts = parts
-    app.openapi = lambda: document(app, loaded)  # type: ignore[method-assign]
-    for routes in (forward, model, health):
+    app.openapi = lambda: document(app, loaded, V2_SCHEMAS, fill_examples)  # type: ignore[method-assign]
+    for routes in (forward, model, health, v2):
         app.include_router(routes.router)
 
     @app.get("/", include_in_schema=False)
@@ -66,7 +69,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After"],
+            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After", LENGTH_HEADER],
         )
     app.add_middleware(RequestLog)
     return app
@@ -76,7 +79,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ServiceError)
     async def refused(request: Request, error: ServiceError) -> Response:
         request.state.log["code"] = error.code
-        return problem_response(error)
+        return refusal(error, request.url.path)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -98,8 +98,13 @@ def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: 
     return Admitted(sequences, in_order, tokens, call.several, seconds)
 
 
-def check_size(admitted: Admitted, answer_format: Format, settings: Settings) -> None:
-    """Refuse what is over a limit, or what the format cannot carry. Raises TooLarge or NotAcceptable."""
+def check_size(
+    admitted: Admitted, answer_format: Format, settings: Settings, *, binary_form: str = "application/x-safetensors"
+) -> None:
+    """Refuse what is over a limit, or what the format cannot carry. Raises TooLarge or NotAcceptable.
+
+    `binary_form` is what a caller is told to ask for where JSON is too large.
+    """
     if admitted.rows > settings.max_tokens:
         raise TooLarge(f"{admitted.rows} rows came, the limit max_tokens is {settings.max_tokens}")
     if answer_format == "npy":
@@ -112,7 +117,7 @@ def check_size(admitted: Admitted, answer_format: Format, settings: Settings) ->
     if answer_format == "json" and (estimate := json_bytes(admitted.specs)) > settings.max_json_bytes:
         raise TooLarge(
             f"the answer would have about {estimate} bytes in JSON, the limit max_json_bytes is "
-            f"{settings.max_json_bytes}; ask for application/x-safetensors, or for less with rows, heads, keys, "
+            f"{settings.max_json_bytes}; ask for {binary_form}, or for less with rows, heads, keys, "
             "top_k or pool",
             code="json_too_large",
         )

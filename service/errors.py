@@ -110,4 +110,4 @@ STATUS: dict[type[ServiceError], int] = {
 
 def invalid(pointer: str, message: str, code: str | None = None) -> Unprocessable:
     """A field that is wrong; `message` gives its value and the limit that it broke."""
-    return Unprocessable(f"{pointer}: {message}", FieldError(pointer, message), code=code)
+    return Unprocessable(f"{pointer}: {message}" if pointer else message, FieldError(pointer, message), code=code)

@@ -1,5 +1,6 @@
 """What /openapi.json and /docs say of each route; the examples are made for the loaded model and run as they stand."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -113,23 +114,24 @@ class DryRunBody(BaseModel):
 
 
 _SCHEMAS = (ForwardBody, AnswerBody, DryRunBody, ProblemBody)
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
+BINARY = {"schema": {"type": "string", "format": "binary"}}
 
 
-def _schema(*models: type[BaseModel]) -> dict[str, Any]:
+def schema_of(*models: type[BaseModel]) -> dict[str, Any]:
+    """A reference to the schema of a body, or to those of several that may come; `document` must be given them."""
     refs = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]
     return {"schema": refs[0] if len(refs) == 1 else {"anyOf": refs}}
 
 
-def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def refusals(
+    *statuses: int, content_type: str = CONTENT_TYPE, body: type[BaseModel] = ProblemBody
+) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route, from the one table of errors."""
     titles: dict[int, str] = {}
     kind: type[ServiceError]
     for kind, status in STATUS.items():
         titles[status] = kind.title
-    return {
-        status: {"description": titles[status], "content": {CONTENT_TYPE: _schema(ProblemBody)}} for status in statuses
-    }
+    return {status: {"description": titles[status], "content": {content_type: schema_of(body)}} for status in statuses}
 
 
 FORWARD: dict[str, Any] = {
@@ -138,20 +140,20 @@ FORWARD: dict[str, Any] = {
         200: {
             "description": "The points asked for, in the format that Accept prefers",
             "content": {
-                CONTENT_TYPES["json"]: _schema(AnswerBody, DryRunBody),
-                CONTENT_TYPES["safetensors"]: _BINARY,
-                CONTENT_TYPES["npy"]: _BINARY,
+                CONTENT_TYPES["json"]: schema_of(AnswerBody, DryRunBody),
+                CONTENT_TYPES["safetensors"]: BINARY,
+                CONTENT_TYPES["npy"]: BINARY,
             },
         },
-        **_refusals(400, 406, 408, 413, 415, 422, 500, 503, 504),
+        **refusals(400, 406, 408, 413, 415, 422, 500, 503, 504),
     },
     "openapi_extra": {
         "requestBody": {
             "required": True,
             "content": {
-                CONTENT_TYPES["json"]: _schema(ForwardBody),
-                CONTENT_TYPES["safetensors"]: _BINARY,
-                CONTENT_TYPES["npy"]: _BINARY,
+                CONTENT_TYPES["json"]: schema_of(ForwardBody),
+                CONTENT_TYPES["safetensors"]: BINARY,
+                CONTENT_TYPES["npy"]: BINARY,
             },
         },
         "parameters": [
@@ -165,8 +167,8 @@ FORWARD: dict[str, Any] = {
         ],
     },
 }
-MODEL: dict[str, Any] = {"responses": _refusals(500)}
-PROBE: dict[str, Any] = {"responses": _refusals(503)}
+MODEL: dict[str, Any] = {"responses": refusals(500)}
+PROBE: dict[str, Any] = {"responses": refusals(503)}
 
 
 def example_request(model: LoadedModel) -> dict[str, Any]:
@@ -185,16 +187,24 @@ def example_request(model: LoadedModel) -> dict[str, Any]:
     return {"x": rows, "outputs": outputs}
 
 
-def document(app: FastAPI, model: LoadedModel) -> dict[str, Any]:
-    """The OpenAPI document of the app, made once."""
+def document(
+    app: FastAPI,
+    model: LoadedModel,
+    more: Sequence[type[BaseModel]] = (),
+    fill: Callable[[dict[str, Any], LoadedModel], None] | None = None,
+) -> dict[str, Any]:
+    """The OpenAPI document of the app, made once. `more` are bodies of other routes, `fill` puts in their examples."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-        for body in _SCHEMAS:
+        bodies: list[type[BaseModel]] = [*_SCHEMAS, *more]
+        for body in bodies:
             of_body = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= of_body.pop("$defs", {})
             schemas[body.__name__] = of_body
         content = schema["paths"]["/forward"]["post"]["requestBody"]["content"]
         content[CONTENT_TYPES["json"]]["example"] = example_request(model)
+        if fill is not None:
+            fill(schema, model)
         app.openapi_schema = schema
     return app.openapi_schema

@@ -1,4 +1,4 @@
-"""A refusal as HTTP: application/problem+json (RFC 9457)."""
+"""A refusal as HTTP: application/problem+json (RFC 9457), or in the form of the protocol that the path belongs to."""
 
 import math
 from typing import Any
@@ -30,9 +30,11 @@ def problem_body(error: ServiceError) -> dict[str, Any]:
     return body
 
 
-def problem_response(error: ServiceError) -> Response:
-    """The response for an error."""
+def refusal(error: ServiceError, path: str) -> Response:
+    """The response for an error on this path; under /v2 in the form of the Open Inference Protocol."""
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if path == "/v2" or path.startswith("/v2/"):
+        return Response(orjson.dumps({"error": error.detail}), status_of(error), headers, "application/json")
     return Response(orjson.dumps(problem_body(error)), status_of(error), headers, CONTENT_TYPE)

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import ModelFailed
-from service.problem import problem_response
+from service.problem import refusal
 
 log = logging.getLogger("headwater.access")
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -56,7 +56,8 @@ class RequestLog:
             log.exception("request %s failed", request_id)
             if line["status"]:
                 raise  # part of the answer is out: the server breaks the connection
-            response = problem_response(ModelFailed(f"an error of ours; the log has it as request {request_id}"))
+            failed = ModelFailed(f"an error of ours; the log has it as request {request_id}")
+            response = refusal(failed, scope["path"])
             await response(scope, receive, send_and_note)
         finally:
             route = scope.get("route")

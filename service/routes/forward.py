@@ -14,6 +14,7 @@ from service.errors import Unprocessable
 from service.forwarding import CallerLeft, run_streamed, run_whole
 from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
+from service.routes.leaving import CALLER_LEFT, until_disconnected
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors
 from service.wire.body import Body, read_body
@@ -28,7 +29,6 @@ _ENCODERS: dict[Format, Callable[[Answer], Iterator[Piece]]] = {
     "safetensors": encode_safetensors,
     "npy": encode_npy,
 }
-_CALLER_LEFT = 499  # nobody reads it; it stands in the log
 
 
 @router.post("/forward", summary="Run token matrices through the stack", **FORWARD)
@@ -53,14 +53,14 @@ async def forward(
         return Response(outcome, media_type=CONTENT_TYPES["json"])
     call = await parts.off_loop(lambda: decode(body, body_format, parameter))
     admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings))
-    media_type, left = CONTENT_TYPES[answer_format], _until_disconnected(request)
+    media_type, left = CONTENT_TYPES[answer_format], until_disconnected(request)
     try:
         if answer_format == "safetensors" and admitted.nbytes > parts.settings.stream_above_bytes:
             length, coming, answer = await run_streamed(admitted, parts, arrived=arrived, left=left, log=log)
             return StreamedResponse(coming, length, media_type, {"Server-Timing": answer.server_timing()})
         answer = await run_whole(admitted, parts, arrived=arrived, left=left, log=log)
     except CallerLeft:
-        return Response(status_code=_CALLER_LEFT)
+        return Response(status_code=CALLER_LEFT)
     pieces = await parts.off_loop(lambda: list(_ENCODERS[answer_format](answer)))
     return PiecesResponse(pieces, media_type, {"Server-Timing": answer.server_timing()})
 
@@ -71,8 +71,3 @@ def _dry_run(body: Body, body_format: Format, answer_format: Format, parameter: 
     except Unprocessable as error:
         outcome = refused(error)
     return orjson.dumps(outcome)
-
-
-async def _until_disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

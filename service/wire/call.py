@@ -19,11 +19,13 @@ MAX_N = 1 << 40  # rows that a dry run may ask about
 _NUMBERED = re.compile(r"(0|[1-9]\d{0,6})\.(x|inputs_embeds|tokens)")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Fields whose names and types are exactly these."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class RowRange(_Strict):
+class RowRange(Strict):
     """A run of positions; negative ones count from the end."""
 
     start: int = 0
@@ -36,7 +38,7 @@ Positions = Annotated[
 ]
 
 
-class OutputObject(_Strict):
+class OutputObject(Strict):
     """A point or pattern, and the part of it that is wanted."""
 
     name: str = Field(max_length=200, description="a point, or a pattern of points")
@@ -72,7 +74,7 @@ def _as_list(value: Any) -> Any:
 Output = Annotated[OutputObject, BeforeValidator(_as_object, json_schema_input_type=str | OutputObject)]
 
 
-class InputFields(_Strict):
+class InputFields(Strict):
     """What may stand beside the array or text of one input."""
 
     start: int = Field(0, ge=0, description="the first layer to run; above 0 only with x")
@@ -138,7 +140,7 @@ def build_call(raw: Any, tensors: dict[str, HostTensor]) -> ForwardCall:
     several = "inputs" in raw or bool(numbered)
     if not several:
         kind, value = _one_input(raw, single, "")
-        fields = _checked(CallFields, raw, "")
+        fields = checked(CallFields, raw, "")
         return ForwardCall([_input("", kind, value, fields)], False, fields.outputs, fields.timeout_ms)
 
     listed = raw.pop("inputs", [])
@@ -159,8 +161,8 @@ def build_call(raw: Any, tensors: dict[str, HostTensor]) -> ForwardCall:
             raise invalid(pointer, "must be an object with one of x, inputs_embeds, tokens, text")
         of_one = dict(of_one)
         kind, value = _one_input(of_one, numbered.get(i, {}), pointer)
-        inputs.append(_input(pointer, kind, value, _checked(InputFields, of_one, pointer)))
-    call = _checked(CallFields, raw, "")
+        inputs.append(_input(pointer, kind, value, checked(InputFields, of_one, pointer)))
+    call = checked(CallFields, raw, "")
     return ForwardCall(inputs, True, call.outputs, call.timeout_ms)
 
 
@@ -206,7 +208,7 @@ def _input(pointer: str, kind: InputKind, value: HostTensor | str | int, fields:
 _Fields = TypeVar("_Fields", bound=BaseModel)
 
 
-def _checked(model: type[_Fields], raw: dict[str, Any], pointer: str) -> _Fields:
+def checked(model: type[_Fields], raw: dict[str, Any], pointer: str) -> _Fields:
     """The fields as their types; Unprocessable with a pointer for each that is wrong."""
     try:
         return model.model_validate(raw)

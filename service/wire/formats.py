@@ -30,7 +30,7 @@ def format_of_answer(accept: str | None) -> Format:
         return "json"
     best: tuple[float, int] | None = None
     chosen: Format = "json"
-    ranges = [_media_range(part) for part in accept.split(",")]
+    ranges = [with_quality(part) for part in accept.split(",")]
     for preference, (content_type, name) in enumerate(_FORMATS.items()):
         matching = [(spec, q) for media, q in ranges if (spec := _specificity(media, content_type))]
         if not matching:
@@ -43,7 +43,8 @@ def format_of_answer(accept: str | None) -> Format:
     return chosen
 
 
-def _media_range(part: str) -> tuple[str, float]:
+def with_quality(part: str) -> tuple[str, float]:
+    """What one part of an Accept header names, and its weight: `gzip;q=0.5` (RFC 9110, 12.4.2)."""
     media, *parameters = (piece.strip().lower() for piece in part.split(";"))
     quality = 1.0
     for parameter in parameters:

@@ -18,7 +18,7 @@ def encode(answer: Answer) -> Iterator[bytes]:
     for i, spec in enumerate(answer.specs):
         head = orjson.dumps({"shape": spec.shape, "dtype": spec.dtype})[:-1]
         yield (b"," if i else b"") + orjson.dumps(spec.name) + b":" + head + b',"data":'
-        yield from _array(np.ascontiguousarray(answer.tensors[spec.name].numbers()))
+        yield from numbers(np.ascontiguousarray(answer.tensors[spec.name].numbers()))
         yield b"}"
     yield b"}"
     tokens = answer.tokens_json()
@@ -27,7 +27,8 @@ def encode(answer: Answer) -> Iterator[bytes]:
     yield b',"usage":' + orjson.dumps(answer.usage_json()) + b"}"
 
 
-def _array(array: npt.NDArray[Any]) -> Iterator[bytes]:
+def numbers(array: npt.NDArray[Any]) -> Iterator[bytes]:
+    """The pieces of an array as nested lists; -inf becomes null."""
     if array.nbytes <= PIECE_BYTES or array.ndim == 0:
         yield orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)
         return
@@ -40,5 +41,5 @@ def _array(array: npt.NDArray[Any]) -> Iterator[bytes]:
             part = orjson.dumps(array[first : first + step], option=orjson.OPT_SERIALIZE_NUMPY)
             yield part[1:-1]
         else:
-            yield from _array(array[first])
+            yield from numbers(array[first])
     yield b"]"

@@ -14,7 +14,7 @@ import orjson
 
 from service.errors import Malformed
 from service.wire.body import Body
-from service.wire.json_lists import Irregular, Numbers, numbers_of, rows_of
+from service.wire.json_lists import Floats, Irregular, Numbers, flat_of, rows_of
 
 LARGE_BYTES = 1 << 20  # of a body that is read in pieces
 LONG_BYTES = 1 << 17  # of a list of numbers that is parsed apart
@@ -26,7 +26,7 @@ _BLANK = re.compile(rb"\s*")
 
 
 def loads(body: bytes | Body, what: str) -> Any:
-    """The value of a JSON text; long lists of numbers in it are arrays, or Irregular. Raises Malformed."""
+    """The value of a JSON text; long lists of numbers in it are arrays, Floats or Irregular. Raises Malformed."""
     if not body:
         raise Malformed(f"{what} is empty")
     if len(body) < LARGE_BYTES:
@@ -48,7 +48,7 @@ class _Reader:
     def __init__(self, body: bytes | Body, what: str) -> None:
         self._body, self._what = body, what
         self._secret = f"headwater:{secrets.token_hex(16)}:"
-        self._lists: dict[str, Numbers | Irregular] = {}
+        self._lists: dict[str, Numbers | Floats | Irregular] = {}
 
     def read(self) -> Any:
         rest: list[bytes | bytearray] = []
@@ -97,13 +97,14 @@ class _Reader:
             end, depth, deepest = match.end(), int(depths[-1]), max(deepest, int(depths.max()))
         return at, 0
 
-    def _list(self, at: int, end: int, depth: int) -> Numbers | Irregular:
+    def _list(self, at: int, end: int, depth: int) -> Numbers | Floats | Irregular:
         """The array of a long list of numbers, or of rows of them."""
         if depth > 2:
             return Irregular("", f"must be a list of rows of numbers, and is nested {depth} deep")
         rows = depth == 2
         mark = b"]" if rows else b","
         parts: list[Any] = []
+        no_integer: Irregular | None = None
         count, width = 0, None
         first, last = at + 1, end - 1
         while first <= last:
@@ -113,9 +114,12 @@ class _Reader:
             if not piece.strip():
                 raise Malformed(f"{self._what} is not JSON: a list lacks a value before byte {stop}")
             values = _parse(b"[" + piece + b"]", self._what, first)
-            part = rows_of(values, count, width) if rows else numbers_of(values, count)
+            part = rows_of(values, count, width) if rows else flat_of(values, count)
             if isinstance(part, Irregular):
                 return part
+            if isinstance(part, Floats):
+                no_integer = no_integer or part.no_integer
+                part = part.numbers
             parts.append(part)
             count += len(part)
             width = part.shape[1] if rows else None
@@ -123,7 +127,8 @@ class _Reader:
             if first < last and self._body[first] != ord(","):
                 raise Malformed(f"{self._what} is not JSON: a comma is missing at byte {first}")
             first += 1
-        return np.concatenate(parts)
+        array = np.concatenate(parts)
+        return array if no_integer is None else Floats(array, no_integer)
 
     def _named(self, value: Any) -> Any:
         """The parsed rest with the lists in the places of their names."""

@@ -20,27 +20,48 @@ class Irregular:
     message: str
 
 
+@dataclass(frozen=True)
+class Floats:
+    """A flat list of numbers that are not all integers, and what is told of the first of them where they must be."""
+
+    numbers: npt.NDArray[np.float64]
+    no_integer: Irregular
+
+
 def matrix(value: Any, pointer: str) -> npt.NDArray[np.float64]:
     """[N][d] numbers. Raises Unprocessable that names the row, and within it the number, that is wrong."""
-    rows = value if isinstance(value, (np.ndarray, Irregular)) else rows_of(value)
+    rows = value if isinstance(value, (np.ndarray, Irregular, Floats)) else rows_of(value)
     if isinstance(rows, Irregular):
         raise invalid(pointer + rows.pointer, rows.message)
-    if rows.ndim != 2:
-        raise invalid(pointer, f"must be a list of rows of numbers, not a list of {len(rows)} numbers")
+    flat = rows.numbers if isinstance(rows, Floats) else rows
+    if isinstance(rows, Floats) or rows.ndim != 2:
+        raise invalid(pointer, f"must be a list of rows of numbers, not a list of {len(flat)} numbers")
     return rows
+
+
+def numbers(value: Any, pointer: str) -> npt.NDArray[np.float64]:
+    """[N] or [N][d] numbers. Raises Unprocessable that names the place that is wrong."""
+    if isinstance(value, list):
+        value = rows_of(value) if value and isinstance(value[0], list) else flat_of(value)
+    if isinstance(value, Irregular):
+        raise invalid(pointer + value.pointer, value.message)
+    if isinstance(value, Floats):
+        return value.numbers
+    if not isinstance(value, np.ndarray):
+        raise invalid(pointer, f"must be a list of numbers, not {_kind(value)}")
+    return value.astype(np.float64, copy=False)
 
 
 def integers(value: Any, pointer: str) -> npt.NDArray[np.int64]:
     """[N] integers. Raises Unprocessable that names the place that is wrong."""
-    numbers = value if isinstance(value, (np.ndarray, Irregular)) else numbers_of(value)
-    if isinstance(numbers, Irregular):
-        raise invalid(pointer + numbers.pointer, numbers.message)
-    if numbers.ndim != 1:
-        raise invalid(pointer, f"must be a list of integers, not {len(numbers)} rows")
-    if numbers.dtype != np.int64:
-        i = next(i for i, number in enumerate(numbers) if number != int(number) or abs(number) >= 1 << 63)
-        raise invalid(f"{pointer}/{i}", f"must be an integer, not {numbers[i]}")
-    return numbers
+    found = value if isinstance(value, (np.ndarray, Irregular, Floats)) else integers_of(value)
+    if isinstance(found, Floats):
+        found = found.no_integer
+    if isinstance(found, Irregular):
+        raise invalid(pointer + found.pointer, found.message)
+    if found.ndim != 1:
+        raise invalid(pointer, f"must be a list of integers, not {len(found)} rows")
+    return found
 
 
 def rows_of(value: Any, first: int = 0, width: int | None = None) -> npt.NDArray[np.float64] | Irregular:
@@ -62,7 +83,18 @@ def rows_of(value: Any, first: int = 0, width: int | None = None) -> npt.NDArray
     return np.array(value, dtype=np.float64)
 
 
-def numbers_of(value: Any, first: int = 0) -> npt.NDArray[np.int64] | Irregular:
+def flat_of(value: list[Any], first: int = 0) -> npt.NDArray[np.int64] | Floats | Irregular:
+    """[N] of a list of numbers, which begins at place `first` of a longer one."""
+    integers = integers_of(value, first)
+    if not isinstance(integers, Irregular):
+        return integers
+    if not set(map(type, value)) <= _NUMBER_TYPES:
+        i = next(i for i, number in enumerate(value) if type(number) not in _NUMBER_TYPES)
+        return Irregular(f"/{first + i}", f"must be a number, not {_kind(value[i])}")
+    return Floats(np.array(value, dtype=np.float64), integers)
+
+
+def integers_of(value: Any, first: int = 0) -> npt.NDArray[np.int64] | Irregular:
     """[N] of a list of integers, which begins at place `first` of a longer one."""
     if not isinstance(value, list):
         return Irregular("", f"must be a list of integers, not {_kind(value)}")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from service.errors import Malformed, ServiceError
 from service.wire import json_body
-from service.wire.json_lists import Irregular, integers, matrix
+from service.wire.json_lists import Floats, Irregular, integers, matrix
 
 BODIES = (
     b'{"x":[[1,2.5],[3,-4e2]],"t":[1,2,3,4,5,6],"s":"a\\"]b[\\\\","o":[{"rows":[1,2,3]},"q"]}',
@@ -32,8 +32,8 @@ def _shrink(patch: pytest.MonkeyPatch) -> None:
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
+    if isinstance(value, (np.ndarray, Floats)):
+        return (value.numbers if isinstance(value, Floats) else value).tolist()
     if isinstance(value, list):
         return [plain(one) for one in value]
     return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,40 @@
+"""An inference request of the Open Inference Protocol, through the same door as every call."""
+
+from dataclasses import replace
+from itertools import islice
+
+from model.checkpoint.load import LoadedModel
+from model.points import expand
+from model.selection import result_names
+from service.door import Admitted, admit, check_size
+from service.settings import Settings
+from service.wire.v2_request import InferCall
+
+
+def admit_infer(asked: InferCall, model: LoadedModel, settings: Settings) -> tuple[Admitted, dict[str, bool]]:
+    """What the door makes of a call, with results in the order asked, and of each whether it goes out in binary.
+
+    Results of one answer may go either way, so the limit on JSON counts those alone that go out in it. Raises
+    Unprocessable or TooLarge.
+    """
+    admitted = admit(asked.call, "safetensors", model, settings)
+    binary = _binary(asked, admitted, model)
+    specs = {spec.name: spec for spec in admitted.specs}
+    in_json = [specs[name] for name, is_binary in binary.items() if not is_binary]
+    if in_json:
+        check_size(replace(admitted, specs=in_json), "json", settings, binary_form="binary_data")
+    return replace(admitted, specs=[specs[name] for name in binary]), binary
+
+
+def _binary(asked: InferCall, admitted: Admitted, model: LoadedModel) -> dict[str, bool]:
+    """Of each result, in the order asked, whether its output asked for it in binary."""
+    binary: dict[str, bool] = {}
+    for sequence in admitted.sequences:
+        wanted = iter(sequence.wanted)
+        for i, is_binary in enumerate(asked.binary):
+            # without outputs there is the default one, which is no pattern
+            outputs = asked.call.outputs
+            count = len(expand(outputs[i].name, model.config, sequence.start)) if outputs else 1
+            for want in islice(wanted, count):
+                binary.update(dict.fromkeys(result_names(want), is_binary))
+    return binary

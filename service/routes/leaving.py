@@ -1,0 +1,11 @@
+"""Callers who leave before their answer is there."""
+
+from fastapi import Request
+
+CALLER_LEFT = 499  # a status that nobody reads; it stands in the log
+
+
+async def until_disconnected(request: Request) -> None:
+    """Wait until the caller has left. The body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,142 @@
+"""The Open Inference Protocol v2: what is served and whether it is ready, and inference with JSON or binary tensors."""
+
+import time
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from model.points import Point, points_of
+from model.selection import Wanted, result_specs
+from service.errors import Draining, NotFound
+from service.forwarding import CallerLeft, run_whole
+from service.infer import admit_infer
+from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
+from service.parts import Parts, PartsDep
+from service.routes.leaving import CALLER_LEFT, until_disconnected
+from service.wire.body import Body, read_body
+from service.wire.coding import Coding, coding_of_answer, coding_of_body, packed, unpacked
+from service.wire.pieces import Piece, PiecesResponse
+from service.wire.v2_answer import MODEL_VERSION, encode
+from service.wire.v2_request import LENGTH_HEADER, InferCall, decode, length_of_json
+
+router = APIRouter()
+# A name may hold slashes; so the routes with more behind it come first, which here is from below.
+_MODEL = "/v2/models/{name:path}"
+_VERSION = _MODEL + "/versions/{version}"
+
+
+async def _served(request: Request, parts: PartsDep) -> None:
+    """Refuse a path whose model is not the one that is served."""
+    name, asked = request.path_params["name"], request.path_params.get("version", MODEL_VERSION)
+    served = parts.model.name
+    if request.method == "GET" and name == f"{served}/infer":
+        raise HTTPException(405, headers={"Allow": "POST"})
+    if name != served:
+        raise NotFound(f"there is no model {name[:200]!r}; {served!r} is served here")
+    if asked != MODEL_VERSION:
+        raise NotFound(f"model {served!r} has no version {asked[:40]!r}; it has version {MODEL_VERSION!r}")
+
+
+_IS_SERVED = [Depends(_served)]
+
+
+@router.get("/v2", summary="The server: its name, version and extensions", **SERVER)
+async def server() -> dict[str, Any]:
+    """The protocol's server metadata."""
+    return {"name": "headwater", "version": version("headwater"), "extensions": ["binary_tensor_data"]}
+
+
+@router.get("/v2/health/live", summary="Whether the process and its model thread live", **HEALTH)
+async def live(parts: PartsDep) -> dict[str, bool]:
+    """200 while the model thread runs."""
+    if not parts.batcher.is_alive():
+        raise Draining("the model thread has ended", code="not_alive")
+    return {"live": True}
+
+
+@router.get("/v2/health/ready", summary="Whether requests are taken", **HEALTH)
+async def ready(parts: PartsDep) -> dict[str, bool]:
+    """200 while the model is loaded and the service takes work."""
+    _check_ready(parts)
+    return {"ready": True}
+
+
+@router.get(f"{_MODEL}/ready", summary="Whether the model takes requests", dependencies=_IS_SERVED, **READY)
+@router.get(f"{_VERSION}/ready", summary="The same of a version", dependencies=_IS_SERVED, **READY_VERSION)
+async def model_ready(parts: PartsDep) -> dict[str, Any]:
+    """200 while the model is loaded and the service takes work."""
+    _check_ready(parts)
+    return {"name": parts.model.name, "ready": True}
+
+
+def _check_ready(parts: Parts) -> None:
+    if not parts.batcher.is_open():
+        raise Draining("the service is shutting down", retry_after=5)
+
+
+@router.post(f"{_MODEL}/infer", summary="Run token matrices through the stack", dependencies=_IS_SERVED, **INFER)
+@router.post(f"{_VERSION}/infer", summary="The same of a version", dependencies=_IS_SERVED, **INFER_VERSION)
+async def infer(request: Request, parts: PartsDep) -> Response:
+    """Run an inference request: the same call as POST /forward in the protocol's form, in the same batches."""
+    arrived = time.monotonic()
+    json_length = length_of_json(request.headers.get(LENGTH_HEADER))
+    came_in = coding_of_body(request.headers.get("content-encoding"))
+    goes_out = coding_of_answer(request.headers.get("accept-encoding"))
+    body = await read_body(request, parts.settings)
+    log = request.state.log
+    log["bytes_in"] = len(body)
+    asked = await parts.off_loop(lambda: _decode(body, came_in, json_length, parts.settings.max_body_bytes))
+    admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings))
+    try:
+        answer = await run_whole(admitted, parts, arrived=arrived, left=until_disconnected(request), log=log)
+    except CallerLeft:
+        return Response(status_code=CALLER_LEFT)
+
+    def encoded() -> tuple[list[Piece], int | None]:
+        pieces, length = encode(answer, binary, asked.id)
+        return list(packed(pieces, goes_out)) if goes_out else pieces, length
+
+    pieces, length = await parts.off_loop(encoded)
+    headers = {"Server-Timing": answer.server_timing(), "Vary": "Accept-Encoding"}
+    if goes_out:
+        headers["Content-Encoding"] = goes_out
+    if length is None:
+        return PiecesResponse(pieces, "application/json", headers)
+    return PiecesResponse(pieces, "application/octet-stream", headers | {LENGTH_HEADER: str(length)})
+
+
+def _decode(body: Body, coding: Coding | None, json_length: int | None, limit: int) -> InferCall:
+    return decode(unpacked(body, coding, limit) if coding else body, json_length)
+
+
+@router.get(_MODEL, summary="The model: its inputs and outputs", dependencies=_IS_SERVED, **METADATA)
+@router.get(_VERSION, summary="The same of a version", dependencies=_IS_SERVED, **METADATA_VERSION)
+async def metadata(parts: PartsDep) -> dict[str, Any]:
+    """The protocol's model metadata: inputs, of which a request has exactly one, and every point as an output.
+
+    -1 stands for N, the rows of the input.
+    """
+    config = parts.model.config
+
+    def tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
+        return {"name": name, "datatype": datatype, "shape": shape}
+
+    def output(point: Point) -> dict[str, Any]:
+        # a sequence of -1 rows has just the shapes that the protocol wants to see
+        (spec,) = result_specs(Wanted(point.name, point), config, -1)
+        return tensor(spec.name, "FP32", *spec.shape)
+
+    return {
+        "name": parts.model.name,
+        "versions": [MODEL_VERSION],
+        "platform": f"headwater_{config.family}",
+        "inputs": [
+            tensor("x", "FP32", -1, config.d_model),
+            tensor("inputs_embeds", "FP32", -1, config.d_model),
+            *([tensor("tokens", "INT64", -1)] if config.vocab_size else []),
+        ],
+        "outputs": [output(point) for point in points_of(config)],
+    }
