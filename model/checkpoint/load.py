@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from model.checkpoint import gpt2, llama, textbook
+from model.checkpoint import gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
 from model.checkpoint.config_keys import ConfigKeys
 from model.checkpoint.family import Family
 from model.checkpoint.tensors import CheckpointTensors
@@ -20,7 +20,19 @@ from model.stack import Stack
 from model.tokenizer import load_tokenizer
 
 WEIGHTS = "model.safetensors"
-FAMILIES = {family.model_type: family for family in (textbook.FAMILY, gpt2.FAMILY, llama.FAMILY)}
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        textbook.FAMILY,
+        gpt2.FAMILY,
+        llama.FAMILY,
+        mistral.FAMILY,
+        qwen2.FAMILY,
+        gpt_neox.FAMILY,
+        opt.FAMILY,
+        gpt_neo.FAMILY,
+    )
+}
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class CheckpointTensors:
         return tensor
 
     def ignore(self, pattern: str) -> None:
-        """Pass over buffers of old files that hold no parameter."""
+        """Pass over what no point comes from: buffers of old files, and heads that work on one pooled row."""
         self._left = {name for name in self._left if not re.fullmatch(pattern, name)}
 
     def take_copy_of(self, original: str, name: str, *shape: int) -> None:
