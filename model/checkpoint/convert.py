@@ -35,6 +35,14 @@ def convert(source: Path, destination: Path, progress: Progress) -> None:
         raise CheckpointError(f"{source}: neither a .gguf file nor a directory")
 
 
+def copy_served(source: Path, destination: Path) -> None:
+    """Copy a directory that can be served as it is, without what stands beside it. Raises CheckpointError."""
+    with new_directory(destination) as directory:
+        for name in (*_CARRIED, WEIGHTS):
+            if (source / name).is_file():
+                shutil.copyfile(source / name, directory / name)
+
+
 def _convert_pickle(source: Path, destination: Path, progress: Progress) -> None:
     if (source / WEIGHTS).exists():
         raise CheckpointError(f"{source}: has a {WEIGHTS} and can be served as it is")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from model.checkpoint import gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
+from model.checkpoint import bert, gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
 from model.checkpoint.config_keys import ConfigKeys
 from model.checkpoint.family import Family
 from model.checkpoint.tensors import CheckpointTensors
@@ -31,6 +31,7 @@ FAMILIES = {
         gpt_neox.FAMILY,
         opt.FAMILY,
         gpt_neo.FAMILY,
+        bert.FAMILY,
     )
 }
 
