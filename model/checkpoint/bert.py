@@ -6,7 +6,7 @@ Every token is of type 0. Its pooler, and heads that work on the pooled row, giv
 import re
 
 from model.checkpoint.config_keys import ConfigKeys
-from model.checkpoint.family import Family, Weights, layer_norm, linear, unembedding
+from model.checkpoint.family import Family, Weights, architecture, layer_norm, linear, unembedding
 from model.checkpoint.gpt2 import ACTIVATIONS
 from model.checkpoint.tensors import CheckpointTensors
 from model.config import StackConfig
@@ -30,8 +30,7 @@ def read_config(keys: ConfigKeys) -> StackConfig:
     keys.only("add_cross_attention", False)
     keys.only("quantization_config", {})
     d_k = d_model // n_heads
-    architectures = keys.get("architectures")
-    head = isinstance(architectures, list) and architectures[:1] != [] and architectures[0] in _WITH_HEAD
+    head = architecture(keys.get("architectures")) in _WITH_HEAD
     return StackConfig(
         family="bert",
         n_layers=n_layers,

@@ -55,5 +55,9 @@ def unembedding(config: StackConfig, tensors: CheckpointTensors, embedding: str,
 
 def has_unembedding(architectures: object, tied: bool) -> bool:
     """Whether a checkpoint has logits: tied ones always, others unless they name a model without a head."""
-    named = architectures[0] if isinstance(architectures, list) and architectures else ""
-    return tied or not str(named).endswith("Model")
+    return tied or not architecture(architectures).endswith("Model")
+
+
+def architecture(architectures: object) -> str:
+    """The first of a config's `architectures`, or nothing."""
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

@@ -55,7 +55,7 @@ def _windows(keys: ConfigKeys, n_layers: int) -> tuple[int | None, ...]:
         kinds = [kind for some, times in types for _ in range(times) for kind in some]
     except (TypeError, ValueError):
         raise keys.fault(f"attention_types is {types!r:.60}, and must be a list of [[kind, ...], times]") from None
-    if len(kinds) != n_layers or not set(kinds) <= {"global", "local"}:
+    if len(kinds) != n_layers or any(kind not in ("global", "local") for kind in kinds):
         raise keys.fault(f"attention_types is {types!r:.60}, and must name global or local for {n_layers} layers")
     keys.only("attention_layers", kinds)
     return tuple(window if kind == "local" else None for kind in kinds)

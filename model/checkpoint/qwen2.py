@@ -5,7 +5,7 @@ from model.checkpoint.family import Family
 from model.checkpoint.llama import HARMLESS, stack_config, weights
 from model.config import StackConfig
 
-_WINDOWED = {"full_attention": False, "sliding_attention": True}
+_TYPES = ("full_attention", "sliding_attention")
 
 
 def read_config(keys: ConfigKeys) -> StackConfig:
@@ -31,11 +31,11 @@ def _windows(keys: ConfigKeys, n_layers: int) -> tuple[int | None, ...]:
     types = keys.get("layer_types")
     if types is None:
         return tuple(window if i >= first else None for i in range(n_layers))
-    if not isinstance(types, list) or len(types) != n_layers or not all(one in _WINDOWED for one in types):
-        raise keys.fault(f"layer_types is {types!r:.60}, and must name one of {', '.join(_WINDOWED)} for each layer")
+    if not isinstance(types, list) or len(types) != n_layers or any(one not in _TYPES for one in types):
+        raise keys.fault(f"layer_types is {types!r:.60}, and must name {' or '.join(_TYPES)} for each layer")
     if window is None and "sliding_attention" in types:
         raise keys.fault("layer_types has layers of sliding_attention, and no sliding_window is in use")
-    return tuple(window if _WINDOWED[one] else None for one in types)
+    return tuple(window if one == "sliding_attention" else None for one in types)
 
 
 FAMILY = Family("qwen2", "model.", HARMLESS, read_config, weights)
