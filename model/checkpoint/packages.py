@@ -19,7 +19,7 @@ import platformdirs
 
 from model.checkpoint.convert import convert, copy_served
 from model.checkpoint.gguf import Progress
-from model.checkpoint.load import WEIGHTS, sha256_of
+from model.checkpoint.weight_files import WEIGHTS, sha256_of
 from model.errors import CheckpointError
 
 LAYOUT = "1"  # of what `convert` writes; a new one makes old cache entries pass out of use
