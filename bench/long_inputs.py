@@ -1,7 +1,7 @@
 """Peak memory and time of one long x, against its length: `make bench-long` prints the table of docs/long-inputs.md.
 
-A server of its own for each length, so that its peak is that length's. X [N, 64] is posted as safetensors; resid_post of
-the last layer and attn_probs of four rows come back.
+A server of its own for each length, so that its peak is that length's. X [N, 64] is posted as safetensors; resid_post
+of the last layer and attn_probs of four rows come back.
 """
 
 import argparse

@@ -12,8 +12,8 @@ from model.sequence import Sequence
 
 def operations(config: StackConfig, sequence: Sequence) -> int:
     """Operations of the layers that run, the maps that are asked for beside them, and the chosen logits."""
-    layers = sequence.stop - sequence.start
-    of_layers = layers * (_products(config, sequence.length) + _attention(config, sequence.length))
+    layers = range(sequence.start, sequence.stop)
+    of_layers = sum(_products(config, sequence.length) + _attention(config, i, sequence.length) for i in layers)
     return of_layers + sum(_wanted(config, sequence.length, want) for want in sequence.wanted)
 
 
@@ -23,16 +23,20 @@ def _products(config: StackConfig, n: int) -> int:
     return 2 * n * config.d_model * (heads + (3 if config.gated else 2) * config.d_ff)
 
 
-def _attention(config: StackConfig, n: int) -> int:
-    """QK^T and PV of one layer; a causal kernel leaves out what lies above the diagonal."""
-    pairs = n * (n + 1) // 2 if config.causal else n * n
+def _attention(config: StackConfig, layer: int, n: int) -> int:
+    """QK^T and PV of one layer, of the pairs of rows that its mask leaves."""
+    mask = config.mask(layer)
+    width = n if mask.window is None else min(n, mask.window)
+    # row i sees min(i + 1, width) keys
+    pairs = width * (width + 1) // 2 + (n - width) * width if mask.causal else n * n
     return 2 * config.n_heads * (config.d_k + config.d_v) * pairs
 
 
 def _wanted(config: StackConfig, n: int, want: Wanted) -> int:
     rows = length_of(want.rows, n)
     if want.point == Point(None, "logits"):
-        return 2 * rows * config.d_model * config.vocab_size
+        transform = config.d_model if config.head_transform else 0
+        return 2 * rows * config.d_model * (config.vocab_size + transform)
     if want.point.axes != "map":
         return 0
     heads = config.n_heads if want.heads is None else len(want.heads)

@@ -14,8 +14,9 @@ from torch import Tensor
 from model.config import DTYPES, StackConfig
 from model.errors import NonFiniteResult
 from model.maps import attention_map
+from model.mask import Mask
 from model.packing import Packing
-from model.points import HEAD_KINDS, LAYER_KINDS
+from model.points import HEAD_KINDS, layer_kinds
 from model.selection import Wanted, result_names, select_heads, select_rows
 
 
@@ -73,11 +74,11 @@ class LayerKeep:
         """Show heads side by side."""
         self._cut(kind, x_TAK, select_heads)
 
-    def maps(self, q_TAK: Tensor, k_TBK: Tensor, scale: float, causal: bool) -> None:
+    def maps(self, q_TAK: Tensor, k_TBK: Tensor, scale: float, mask: Mask) -> None:
         """Show queries and keys as they enter QK^T; maps are computed for those alone who want one."""
         for kind in ("attn_scores", "attn_probs"):
             for member, wanted, span in self._wanted(kind):
-                found = attention_map(q_TAK[span], k_TBK[span], scale, causal, wanted)
+                found = attention_map(q_TAK[span], k_TBK[span], scale, mask, wanted)
                 self._keep.hand_over(member, wanted, found)
 
     def _wanted(self, kind: str) -> Iterator[tuple[int, Wanted, slice]]:
@@ -95,7 +96,7 @@ class LayerKeep:
 
 def names_as_made(wanted: Sequence[tuple[Wanted, ...]], config: StackConfig) -> list[str]:
     """The names of all results of sequences that run in one batch, in the order in which they are handed over."""
-    kinds = {kind: i for i, kind in enumerate((*LAYER_KINDS, *HEAD_KINDS))}
+    kinds = {kind: i for i, kind in enumerate((*layer_kinds(config), *HEAD_KINDS))}
     made: list[tuple[int, int, int, int, tuple[str, ...]]] = []
     for member, of_one in enumerate(wanted):
         for i, want in enumerate(of_one):

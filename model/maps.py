@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from model.config import DTYPES
+from model.mask import Mask
 from model.selection import Wanted, largest, length_of, take
 
 BLOCK_BYTES = 32 << 20  # of one block of float32 scores
 _INF = float("inf")
 
 
-def attention_map(q_NAK: Tensor, k_NBK: Tensor, scale: float, causal: bool, wanted: Wanted) -> tuple[Tensor, ...]:
+def attention_map(q_NAK: Tensor, k_NBK: Tensor, scale: float, mask: Mask, wanted: Wanted) -> tuple[Tensor, ...]:
     """The chosen heads, rows and columns of one sequence's map: [H, R, C], or values and indices of its top k.
 
     Masked entries are exactly 0 in `attn_probs` and -inf in `attn_scores`; in a top k their index is -1.
@@ -43,7 +44,7 @@ def attention_map(q_NAK: Tensor, k_NBK: Tensor, scale: float, causal: bool, want
     for first in range(0, len(rows_R), size):
         block = slice(first, first + size)
         block_HSC = torch.matmul(q_HRK[:, block], k_HKN).mul_(scale)
-        masked_SC = positions_C > rows_R[block, None] if causal else None
+        masked_SC = mask.hidden(rows_R[block], positions_C)
         if masked_SC is not None:
             block_HSC.masked_fill_(masked_SC, -_INF)
         if probs:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from model.config import StackConfig
+from model.config import Arrangement, StackConfig
 
 Axes = Literal["rows", "heads", "map", "vocabulary"]
 
-# In the order in which a layer makes them.
+# In the order in which a pre-norm layer makes them.
 LAYER_KINDS: dict[str, Axes] = {
     "resid_pre": "rows",
     "ln1": "rows",
@@ -31,6 +31,14 @@ LAYER_KINDS: dict[str, Axes] = {
     "resid_post": "rows",
 }
 HEAD_KINDS: dict[str, Axes] = {"final_norm": "rows", "logits": "vocabulary"}
+_ORDER: dict[Arrangement, tuple[str, ...]] = {
+    "pre_norm": tuple(LAYER_KINDS),
+    "post_norm": (
+        *("resid_pre", "q", "k", "v", "attn_scores", "attn_probs", "z", "attn_out"),
+        *("resid_mid", "ln1", "mlp_out", "ln2", "resid_post"),
+    ),
+    "parallel": tuple(kind for kind in LAYER_KINDS if kind != "resid_mid"),
+}
 TEXTBOOK: dict[str, str] = {
     "resid_pre": "X",
     "ln1": "T1 = LN(X)",
@@ -47,6 +55,18 @@ TEXTBOOK: dict[str, str] = {
     "resid_post": "H = T3 + T5",
     "final_norm": "LN(H of the last layer)",
     "logits": "unembedding",
+}
+# What other layers than the textbook's compute under the same names.
+_OTHERWISE: dict[Arrangement, dict[str, str]] = {
+    "pre_norm": {},
+    "post_norm": {
+        "resid_mid": "T3 = X + T2",
+        "ln1": "O = LN(T3)",
+        "mlp_out": "T5 = FFN(O)",
+        "ln2": "H = LN(O + T5)",
+        "resid_post": "H = LN(O + T5)",
+    },
+    "parallel": {"ln2": "T4 = LN(X)", "resid_post": "H = X + T2 + T5"},
 }
 
 _LAYER = re.compile(r"layers\.(\*|\d+|\d+-\d+)\.(\w+)")
@@ -83,10 +103,29 @@ class Point:
         return self.layer if self.kind == "resid_pre" else self.layer + 1
 
 
+def layer_kinds(config: StackConfig) -> tuple[str, ...]:
+    """The kinds of point that a layer of such a stack has, in the order in which it makes them."""
+    return _ORDER[config.arrangement]
+
+
+def textbook(kind: str, config: StackConfig) -> str:
+    """What a kind of point is in such a stack, in the textbook's symbols."""
+    return _OTHERWISE[config.arrangement].get(kind, TEXTBOOK[kind])
+
+
+def is_normed(point: Point, config: StackConfig) -> bool:
+    """Whether the rows of a point come out of a norm; after a post-norm layer all of the residual stream does."""
+    if point.kind in ("ln1", "ln2", "final_norm"):
+        return True
+    if point.kind == "resid_pre":
+        return config.embedding_norm if point.layer == 0 else config.arrangement == "post_norm"
+    return point.kind == "resid_post" and config.arrangement == "post_norm"
+
+
 def points_of(config: StackConfig) -> Iterator[Point]:
     """Every point of such a stack, in the order in which they are made; the first is called `embeddings` too."""
     for layer in range(config.n_layers):
-        for kind in LAYER_KINDS:
+        for kind in layer_kinds(config):
             yield Point(layer, kind)
     if config.final_norm:
         yield Point(None, "final_norm")
@@ -107,7 +146,7 @@ def expand(name: str, config: StackConfig, start: int) -> list[tuple[str, Point]
         return [(name, _at_or_after(_hidden_state(alias[1], config), name, start))]
     if match := _LAYER.fullmatch(name):
         layers, kind = match[1], match[2]
-        if kind in LAYER_KINDS:
+        if kind in layer_kinds(config):
             if layers.isdecimal():
                 point = Point(_layer(layers, name, last), kind)
                 return [(name, _at_or_after(point, name, start))]

@@ -59,7 +59,7 @@ def _enter(stack: Stack, sequences: ListOf[Sequence]) -> dict[int, Tensor]:
             entered[i] = rows.to(stack.dtype)
             continue
         embedded_ND = stack.embed_tokens(rows) if sequence.kind == "tokens" else rows.to(stack.dtype)
-        entered[i] = stack.add_positions(embedded_ND, _positions(stack, sequence))
+        entered[i] = stack.enter(embedded_ND, _positions(stack, sequence))
     return entered
 
 

@@ -6,11 +6,20 @@ Names end in their dimensions: T rows of the packed matrix, D model width, V voc
 import torch
 from torch import Tensor, nn
 
-from model.config import StackConfig
+from model.config import Arrangement, StackConfig
+from model.head_transform import HeadTransform
 from model.layer import TransformerLayer
 from model.linear import Linear
 from model.norms import norm
+from model.parallel_layer import ParallelLayer
+from model.post_norm_layer import PostNormLayer
 from model.rotary import Rotation, rotation
+
+LAYERS: dict[Arrangement, type[TransformerLayer | PostNormLayer | ParallelLayer]] = {
+    "pre_norm": TransformerLayer,
+    "post_norm": PostNormLayer,
+    "parallel": ParallelLayer,
+}
 
 
 class Stack(nn.Module):
@@ -23,9 +32,15 @@ class Stack(nn.Module):
         self.position_embedding = (
             nn.Embedding(config.max_positions, config.d_model) if config.learned_positions else None
         )
-        self.layers = nn.ModuleList(TransformerLayer(config, i) for i in range(config.n_layers))
+        self.token_type_embedding = nn.Embedding(config.token_types, config.d_model) if config.token_types else None
+        self.embedding_norm = norm(config) if config.embedding_norm else nn.Identity()
+        layer = LAYERS[config.arrangement]
+        self.layers = nn.ModuleList(layer(config, i) for i in range(config.n_layers))
         self.final_norm = norm(config) if config.final_norm else nn.Identity()
-        self.unembedding = Linear(config.d_model, config.vocab_size, bias=False) if config.unembedding else None
+        self.head_transform = HeadTransform(config) if config.head_transform else nn.Identity()
+        self.unembedding = (
+            Linear(config.d_model, config.vocab_size, bias=config.unembedding_bias) if config.unembedding else None
+        )
 
     @property
     def device(self) -> torch.device:
@@ -42,19 +57,22 @@ class Stack(nn.Module):
         assert self.token_embedding is not None
         return self.token_embedding(tokens_T)  # type: ignore[no-any-return]
 
-    def add_positions(self, x_TD: Tensor, positions_T: Tensor) -> Tensor:
-        """Token embeddings with the positions that this family adds before the first layer, if any."""
-        if self.position_embedding is None:
-            return x_TD
-        return x_TD + self.position_embedding(positions_T)  # type: ignore[no-any-return]
+    def enter(self, x_TD: Tensor, positions_T: Tensor) -> Tensor:
+        """Token embeddings with what this family adds and does to them before the first layer, positions above all."""
+        if self.token_type_embedding is not None:
+            x_TD = x_TD + self.token_type_embedding.weight[0]
+        if self.position_embedding is not None:
+            x_TD = x_TD + self.position_embedding(positions_T)
+        return self.embedding_norm(x_TD)  # type: ignore[no-any-return]
 
     def rotation(self, positions_T: Tensor) -> Rotation | None:
         """How queries and keys at these positions are turned; None in families without rotary positions."""
         if self.config.rotary_theta is None:
             return None
-        return rotation(positions_T, self.config.d_k, self.config.rotary_theta, self.dtype)
+        width = self.config.rotary_width or self.config.d_k
+        return rotation(positions_T, width, self.config.rotary_theta, self.dtype)
 
     def unembed(self, x_TD: Tensor) -> Tensor:
         """Logits [T, V] of rows after the final norm."""
         assert self.unembedding is not None
-        return self.unembedding(x_TD)  # type: ignore[no-any-return]
+        return self.unembedding(self.head_transform(x_TD))  # type: ignore[no-any-return]

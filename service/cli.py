@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from model.checkpoint.convert import convert
+from model.checkpoint.hub import hub_model, is_hub_name
 from model.checkpoint.initialise import initialise
 from model.checkpoint.load import LoadedModel, load_model
 from model.checkpoint.packages import DEFAULT, PACKAGES, converted_gguf, packaged_model
@@ -116,13 +117,22 @@ def _settings(options: argparse.Namespace) -> Settings:
 def _load(settings: Settings) -> LoadedModel:
     path = Path(settings.model)
     name = path.name
+    on_hub = not path.exists() and is_hub_name(settings.model)
+    if settings.revision is not None and not on_hub:
+        raise CheckpointError(
+            f"--revision (HEADWATER_REVISION): {settings.revision!r} goes with a model on the Hugging Face hub alone, "
+            f"and {settings.model} is none"
+        )
     if path.is_file() and path.suffix == ".gguf":
         name, path = path.stem, converted_gguf(path, _progress)
     elif not path.exists() and settings.model in PACKAGES:
         path = packaged_model(settings.model, _progress)
+    elif on_hub:
+        path = hub_model(settings.model, settings.revision, _progress)
     elif not path.is_dir():
         raise CheckpointError(
-            f"{settings.model}: neither a directory, nor a .gguf file, nor one of {', '.join(sorted(PACKAGES))}"
+            f"{settings.model}: neither a directory, nor a .gguf file, nor one of {', '.join(sorted(PACKAGES))}, "
+            "nor the name organisation/model of one on the Hugging Face hub"
         )
     elif not name:
         name = path.resolve().name

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from model.checkpoint.load import LoadedModel
-from model.points import TEXTBOOK, Point
+from model.points import Point, is_normed, textbook
 from model.selection import Wanted, result_names
 
 _AXES = {
@@ -13,28 +13,29 @@ _AXES = {
     "map": ["head", "query", "key"],
     "vocabulary": ["row", "vocabulary"],
 }
-_NORMED = frozenset({"ln1", "ln2", "final_norm"})
 
 
 def describe(point: Point, model: LoadedModel) -> dict[str, Any]:
     """One point: name, layer, axes, textbook symbol, whether it is normed, whether positions are in it.
 
-    Maps also say whether they are causal, their scale, and the dtype that their softmax is computed in.
+    Maps also say whether they are causal, how many keys a row sees (null: no limit), their scale, and the dtype that
+    their softmax is computed in.
     """
     config = model.config
     rotated = config.rotary_theta is not None and point.kind in ("q", "k", "attn_scores", "attn_probs")
     about: dict[str, Any] = {
         "point": point.name,
         "layer": point.layer,
-        "textbook": TEXTBOOK[point.kind],
+        "textbook": textbook(point.kind, config),
         "axes": _AXES[point.axes],
-        "normed": point.kind in _NORMED,
+        "normed": is_normed(point, config),
         "positions": config.learned_positions or rotated,
     }
     if point.axes == "map":
         assert point.layer is not None
         about |= {
             "causal": config.causal,
+            "window": config.mask(point.layer).window,
             "scale": config.attention_scales[point.layer],
             "softmax_dtype": "float32",
         }

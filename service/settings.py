@@ -17,7 +17,11 @@ class Settings(BaseSettings):
 
     model: str = Field(
         "smollm2-135m-instruct",
-        description="a directory with config.json and model.safetensors, a .gguf file, or a packaged model's name",
+        description="a directory with config.json and model.safetensors, a .gguf file, a packaged model's name, or "
+        "organisation/model on the Hugging Face hub",
+    )
+    revision: str | None = Field(
+        None, description="branch, tag or commit of a model on the Hugging Face hub; main if not set"
     )
     name: str | None = Field(None, description="the model's name in answers; the directory's or file's if not set")
     host: str = Field("127.0.0.1", description="the address to listen on")

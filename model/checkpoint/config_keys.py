@@ -37,6 +37,10 @@ class ConfigKeys:
         """An error about this file."""
         return CheckpointError(f"{self.where}: {message}")
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there and says null, where a family takes that for something else than absent."""
+        return key in self._raw and self._raw[key] is None
+
     def get(self, key: str, default: Any = None) -> Any:
         """The value as it stands; a null counts as absent."""
         self._read.add(key)

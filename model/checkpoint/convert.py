@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from model.checkpoint.gguf import Progress, convert_gguf
-from model.checkpoint.load import WEIGHTS, read_config
+from model.checkpoint.load import read_config
+from model.checkpoint.weight_files import INDEX, WEIGHTS
 from model.checkpoint.write import new_directory, write_weights
 from model.errors import CheckpointError
 
@@ -35,9 +36,18 @@ def convert(source: Path, destination: Path, progress: Progress) -> None:
         raise CheckpointError(f"{source}: neither a .gguf file nor a directory")
 
 
+def copy_served(source: Path, destination: Path) -> None:
+    """Copy a directory that can be served as it is, without what stands beside it. Raises CheckpointError."""
+    with new_directory(destination) as directory:
+        for name in (*_CARRIED, WEIGHTS):
+            if (source / name).is_file():
+                shutil.copyfile(source / name, directory / name)
+
+
 def _convert_pickle(source: Path, destination: Path, progress: Progress) -> None:
-    if (source / WEIGHTS).exists():
-        raise CheckpointError(f"{source}: has a {WEIGHTS} and can be served as it is")
+    for name in (WEIGHTS, INDEX):
+        if (source / name).exists():
+            raise CheckpointError(f"{source}: has a {name} and can be served as it is")
     if not (source / PICKLE).is_file():
         raise CheckpointError(f"{source}: there is no {PICKLE} in it")
     _, config = read_config(source)

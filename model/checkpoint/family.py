@@ -27,6 +27,20 @@ class Family:
     weights: Callable[[StackConfig, CheckpointTensors], Weights]
 
 
+def linear(ours: str, tensors: CheckpointTensors, theirs: str, rows: int, columns: int, bias: bool = True) -> Weights:
+    """A projection that is stored [out, in], as the stack has it, with its bias where it has one."""
+    yield f"{ours}.weight", tensors.take(f"{theirs}.weight", rows, columns)
+    if bias:
+        yield f"{ours}.bias", tensors.take(f"{theirs}.bias", rows)
+
+
+def layer_norm(ours: str, tensors: CheckpointTensors, theirs: str, d: int) -> Weights:
+    """The gain and bias of a LayerNorm, which old files call gamma and beta."""
+    old = f"{theirs}.gamma" in tensors
+    yield f"{ours}.weight", tensors.take(f"{theirs}.{'gamma' if old else 'weight'}", d)
+    yield f"{ours}.bias", tensors.take(f"{theirs}.{'beta' if old else 'bias'}", d)
+
+
 def unembedding(config: StackConfig, tensors: CheckpointTensors, embedding: str, head: str) -> Weights:
     """The unembedding under its own name, or the embedding once more where the two are tied."""
     if not config.unembedding:
@@ -41,5 +55,10 @@ def unembedding(config: StackConfig, tensors: CheckpointTensors, embedding: str,
 
 def has_unembedding(architectures: object, tied: bool) -> bool:
     """Whether a checkpoint has logits: tied ones always, others unless they name a model without a head."""
-    named = architectures[0] if isinstance(architectures, list) and architectures else ""
-    return tied or not str(named).endswith("Model")
+    name = architecture(architectures)  # GPT2Model has no head, GPT2LMHeadModel has one
+    return tied or name.endswith("LMHeadModel") or not name.endswith("Model")
+
+
+def architecture(architectures: object) -> str:
+    """The first of a config's `architectures`, or nothing."""
+    return str(architectures[0]) if isinstance(architectures, list) and architectures else ""

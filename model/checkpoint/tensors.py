@@ -1,35 +1,43 @@
-"""The tensors of a safetensors file, mapped into memory, each taken once under its checkpoint's own name."""
+"""The tensors of safetensors files, mapped into memory, each taken once under its checkpoint's own name."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from model.checkpoint.weight_files import WeightFiles
 from model.errors import CheckpointError
 
 
 class CheckpointTensors:
-    """What is in a file; `take` demands a shape, `finish` refuses what was not taken.
+    """What is in a file, or in shards; `take` demands a shape, `finish` refuses what was not taken.
 
     Tensors are views of the mapped file: they cost memory only when they are converted. `prefix` may stand
-    before every name of a family or be absent, file by file. Errors are CheckpointErrors that name the tensor.
+    before every name of a family or be absent, file by file. Errors are CheckpointErrors that name the tensor; an
+    index that disagrees with its shards is one, before any tensor is loaded.
     """
 
-    def __init__(self, path: Path, prefix: str) -> None:
-        self.path = path
-        try:
-            self._file = safe_open(path, framework="pt")
-            names = list(self._file.keys())  # type: ignore[no-untyped-call]
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path}: not a readable safetensors file ({error})") from None
+    def __init__(self, files: WeightFiles, prefix: str) -> None:
+        self.path = files.path
         self._names: dict[str, str] = {}
-        for name in names:
-            ours = name.removeprefix(prefix)
-            if ours in self._names:
-                raise CheckpointError(f"{path}: {self._names[ours]} and {name} are one parameter")
-            self._names[ours] = name
+        self._files: dict[str, Any] = {}  # by the same names
+        stored: dict[str, str] = {}
+        for path in files.files:
+            file, names = _opened(path)
+            for name in names:
+                if files.listed is not None and files.listed.get(name) != path.name:
+                    raise CheckpointError(f"{path}: tensor {name!r} is in it, and the index does not say so")
+                stored[name] = path.name
+                ours = name.removeprefix(prefix)
+                if ours in self._names:
+                    raise CheckpointError(f"{path}: {self._names[ours]} and {name} are one parameter")
+                self._names[ours], self._files[ours] = name, file
+        for name, place in (files.listed or {}).items():
+            if name not in stored:
+                raise CheckpointError(f"{files.path}: tensor {name!r} is not in {place!r}, where it should be")
         self._left = set(self._names)
 
     def __contains__(self, name: str) -> bool:
@@ -39,7 +47,7 @@ class CheckpointTensors:
         """The tensor of this name (without prefix), which must be there, of this shape and floating point."""
         if name not in self._names:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing, so a parameter would stay unassigned")
-        tensor: Tensor = self._file.get_tensor(self._names[name])  # type: ignore[no-untyped-call]
+        tensor: Tensor = self._files[name].get_tensor(self._names[name])
         if tuple(tensor.shape) != shape:
             raise CheckpointError(
                 f"{self.path}: tensor {name!r} has shape {list(tensor.shape)}, the config asks for {list(shape)}"
@@ -50,7 +58,7 @@ class CheckpointTensors:
         return tensor
 
     def ignore(self, pattern: str) -> None:
-        """Pass over buffers of old files that hold no parameter."""
+        """Pass over what no point comes from: buffers of old files, and heads that work on one pooled row."""
         self._left = {name for name in self._left if not re.fullmatch(pattern, name)}
 
     def take_copy_of(self, original: str, name: str, *shape: int) -> None:
@@ -64,3 +72,12 @@ class CheckpointTensors:
             names = sorted(self._left)
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise CheckpointError(f"{self.path}: tensor {names[0]!r}{more} is not used by this family")
+
+
+def _opened(path: Path) -> tuple[Any, list[str]]:
+    """A safetensors file, of which the header has been read, and its names."""
+    try:
+        file = safe_open(path, framework="pt")
+        return file, list(file.keys())  # type: ignore[no-untyped-call]
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a readable safetensors file ({error})") from None

@@ -94,11 +94,17 @@ def test_a_config_that_is_no_json_object_is_refused(copy_of: Copy, content: byte
     refuse(directory, "config.json")
 
 
-@pytest.mark.parametrize("family", ["mamba", "bert", "", None, 3, ["gpt2"], {"gpt2": 1}])
+@pytest.mark.parametrize("family", ["mamba", "t5", "", None, 3, ["gpt2"], {"gpt2": 1}])
 def test_an_unknown_family_is_refused_and_the_known_ones_named(copy_of: Copy, family: Any) -> None:
     directory = copy_of("gpt2")
     set_keys(directory, model_type=family)
-    refuse(directory, "config.json", "model_type", repr(family), "gpt2, llama, textbook")
+    refuse(
+        directory,
+        "config.json",
+        "model_type",
+        repr(family),
+        "bert, gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook",
+    )
 
 
 REFUSED_KEYS = [

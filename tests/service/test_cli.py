@@ -27,6 +27,7 @@ Run = Callable[..., tuple[int, str]]
 
 # Each setting, with a value that is not its default, as a user writes it and as it must arrive.
 VALUES: dict[str, tuple[str, Any]] = {
+    "revision": ("v1", "v1"),
     "model": ("somewhere", "somewhere"),
     "name": ("thames", "thames"),
     "host": ("127.0.0.2", "127.0.0.2"),
