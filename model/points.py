@@ -122,8 +122,13 @@ def is_normed(point: Point, config: StackConfig) -> bool:
     return point.kind == "resid_post" and config.arrangement == "post_norm"
 
 
+def named_points(config: StackConfig) -> dict[str, Point]:
+    """Every point under its name, `embeddings` first, which is the first layer's `resid_pre` once more."""
+    return {"embeddings": Point(0, "resid_pre")} | {point.name: point for point in points_of(config)}
+
+
 def points_of(config: StackConfig) -> Iterator[Point]:
-    """Every point of such a stack, in the order in which they are made; the first is called `embeddings` too."""
+    """Every point of such a stack, in the order in which they are made."""
     for layer in range(config.n_layers):
         for kind in layer_kinds(config):
             yield Point(layer, kind)

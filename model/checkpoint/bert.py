@@ -23,7 +23,7 @@ _WITH_HEAD = frozenset({"BertForMaskedLM", "BertForPreTraining", "BertLMHeadMode
 def read_config(keys: ConfigKeys) -> StackConfig:
     """The stack that a BERT config describes; it has logits where `architectures` names a language model."""
     d_model, n_heads = keys.integer("hidden_size", 768), keys.integer("num_attention_heads", 12)
-    n_layers = keys.integer("num_hidden_layers", 12)
+    n_layers = keys.layers("num_hidden_layers", 12)
     if d_model % n_heads:
         raise keys.fault(f"hidden_size {d_model} is no multiple of num_attention_heads {n_heads}")
     keys.only("position_embedding_type", "absolute")

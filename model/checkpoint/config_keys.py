@@ -21,6 +21,8 @@ HARMLESS = frozenset(
     """.split()
 )
 
+MAX_LAYERS = 10_000
+
 
 class ConfigKeys:
     """The keys of one config, each read once; `finish` refuses what nobody read.
@@ -47,12 +49,16 @@ class ConfigKeys:
         value = self._raw.get(key)
         return default if value is None else value
 
-    def integer(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`; without a default the key must be there."""
+    def integer(self, key: str, default: int | None = None, minimum: int = 1, maximum: int = 1 << 31) -> int:
+        """A whole number from `minimum` to `maximum`; without a default the key must be there."""
         value = self._needed(key, default)
-        if type(value) is not int or value < minimum:
-            raise self.fault(f"{key} is {value!r}, and must be a whole number of at least {minimum}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise self.fault(f"{key} is {value!r:.40}, and must be a whole number from {minimum} to {maximum}")
         return value
+
+    def layers(self, key: str, default: int | None = None) -> int:
+        """A number of layers."""
+        return self.integer(key, default, maximum=MAX_LAYERS)
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number that is not negative."""
@@ -71,7 +77,7 @@ class ConfigKeys:
     def choice(self, key: str, choices: dict[str, str], default: str | None = None) -> str:
         """One of the known words, translated into ours."""
         value = self._needed(key, default)
-        if value not in choices:
+        if not isinstance(value, str) or value not in choices:
             raise self.fault(f"{key} is {value!r}, which is not supported; known are {', '.join(choices)}")
         return choices[value]
 

@@ -1,7 +1,8 @@
 """`headwater convert`: other formats into the one that is served."""
 
-import pickle
 import shutil
+import warnings
+import zipfile
 from pathlib import Path
 
 import torch
@@ -52,11 +53,16 @@ def _convert_pickle(source: Path, destination: Path, progress: Progress) -> None
         raise CheckpointError(f"{source}: there is no {PICKLE} in it")
     _, config = read_config(source)
     progress(f"reading {PICKLE}")
+    is_zip = zipfile.is_zipfile(source / PICKLE)  # as torch writes since 1.6; only these can be mapped
     try:
-        state = torch.load(source / PICKLE, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        first_line = str(error).partition("\n")[0]
-        raise CheckpointError(f"{source / PICKLE}: not a file of weights alone ({first_line})") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = torch.load(source / PICKLE, map_location="cpu", weights_only=True, mmap=is_zip)
+    except Exception as error:  # what the unpickler raises on a damaged file has no common name
+        # not torch's own words: they advise to load the file without the check
+        raise CheckpointError(
+            f"{source / PICKLE}: holds more than weights, or is damaged ({type(error).__name__})"
+        ) from None
     if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
         raise CheckpointError(f"{source / PICKLE}: is not a table of tensors")
     if config.tied:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader, GGUFValueType, dequantize
+from gguf import GGUFReader, dequantize
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 
@@ -35,7 +35,12 @@ _LAYER_NAMES = {
 }
 # what a file says about itself, its quantisation and its chat, none of which changes a forward pass
 _SILENT = ("general.", "tokenizer.", "GGUF.", "quantize.", "split.")
-_CONTROL = 3  # token type of llama.cpp
+_CONTROL, _USER_DEFINED = 3, 4  # token types of llama.cpp
+# which projections have biases under each key of a Llama config
+_BIASED = {
+    "attention_bias": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    "mlp_bias": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+}
 
 Progress = Callable[[str], None]
 
@@ -49,7 +54,10 @@ def convert_gguf(source: Path, destination: Path, progress: Progress) -> None:
     fields = dict(reader.fields)
 
     def value(key: str, default: Any = None) -> Any:
-        return fields[key].contents() if key in fields else default
+        try:
+            return fields[key].contents() if key in fields else default
+        except (ValueError, IndexError) as error:
+            raise CheckpointError(f"{source}: {key} cannot be read ({error})") from None
 
     if value("general.architecture") != "llama":
         raise CheckpointError(
@@ -64,8 +72,10 @@ def convert_gguf(source: Path, destination: Path, progress: Progress) -> None:
             name, tensor = _tensor(source, stored, config)
             tensors[name] = tensor
         config["tie_word_embeddings"] = "lm_head.weight" not in tensors
+        for key, projections in _BIASED.items():
+            config[key] = _has_biases(source, projections, set(tensors), config["num_hidden_layers"])
         write_config(directory, config)
-        tokenizer = _tokenizer(value, fields, progress)
+        tokenizer = _tokenizer(source, value, progress)
         if tokenizer is not None:
             tokenizer.save(str(directory / "tokenizer.json"))
         progress("writing model.safetensors")
@@ -138,6 +148,15 @@ def _tensor(source: Path, stored: Any, config: dict[str, Any]) -> tuple[str, Ten
     return name, tensor
 
 
+def _has_biases(source: Path, projections: tuple[str, ...], names: set[str], n_layers: int) -> bool:
+    """Whether these projections have biases: all of them in every layer, or none."""
+    possible = {f"model.layers.{i}.{projection}.bias" for i in range(n_layers) for projection in projections}
+    if possible & names and not possible <= names:
+        missing = min(possible - names)
+        raise CheckpointError(f"{source}: some projections have biases and {missing!r} is missing; not supported")
+    return bool(possible & names)
+
+
 def rows_for_halves(weight: Tensor, heads: int) -> Tensor:
     """Undo GGUF's order of a head's rows: x_0, x_{K/2}, x_1, x_{K/2 + 1}, ... back to x_0, x_1, ...; same shape."""
     width = weight.shape[0] // heads
@@ -145,22 +164,27 @@ def rows_for_halves(weight: Tensor, heads: int) -> Tensor:
     return pairs.transpose(1, 2).reshape(weight.shape).contiguous()
 
 
-def _tokenizer(value: Callable[..., Any], fields: dict[str, Any], progress: Progress) -> Tokenizer | None:
+def _tokenizer(source: Path, value: Callable[..., Any], progress: Progress) -> Tokenizer | None:
     """Byte-level BPE from the file's metadata; None, and a word about it, for any other kind."""
     kind = value("tokenizer.ggml.model"), value("tokenizer.ggml.pre", "gpt-2")
     before = {"smollm": [pre_tokenizers.Digits(individual_digits=True)], "gpt-2": []}
     if kind[0] != "gpt2" or kind[1] not in before:
         progress(f"no tokenizer for {kind[0]}/{kind[1]}: `text` will not be accepted, `tokens` will")
         return None
-    assert fields["tokenizer.ggml.tokens"].types[0] == GGUFValueType.ARRAY
-    tokens = value("tokenizer.ggml.tokens")
-    merges = [tuple(pair.split(" ")) for pair in value("tokenizer.ggml.merges")]
+    tokens, pairs = value("tokenizer.ggml.tokens"), value("tokenizer.ggml.merges")
+    for name, words in (("tokens", tokens), ("merges", pairs)):
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise CheckpointError(f"{source}: tokenizer.ggml.{name} is missing, or no list of words")
+    merges = [tuple(pair.split(" ")) for pair in pairs]
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [*before[kind[1]], pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    control = [i for i, kind in enumerate(value("tokenizer.ggml.token_type", [])) if kind == _CONTROL]
+    types = value("tokenizer.ggml.token_type", [])
+    defined = [i for i, kind in enumerate(types) if kind == _USER_DEFINED]
+    tokenizer.add_tokens([AddedToken(tokens[i], special=False, normalized=False) for i in defined])
+    control = [i for i, kind in enumerate(types) if kind == _CONTROL]
     tokenizer.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in control])
     if value("tokenizer.ggml.add_bos_token", False):
         bos = value("tokenizer.ggml.bos_token_id")

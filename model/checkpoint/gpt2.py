@@ -26,7 +26,7 @@ _HARMLESS = frozenset(
 def read_config(keys: ConfigKeys) -> StackConfig:
     """The stack that a GPT-2 config describes."""
     d_model, n_heads = keys.integer("n_embd", 768), keys.integer("n_head", 12)
-    n_layers = keys.integer("n_layer", 12)
+    n_layers = keys.layers("n_layer", 12)
     if d_model % n_heads:
         raise keys.fault(f"n_embd {d_model} is no multiple of n_head {n_heads}")
     keys.only("add_cross_attention", False)

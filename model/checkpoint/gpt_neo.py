@@ -17,7 +17,7 @@ _HARMLESS = frozenset(
 def read_config(keys: ConfigKeys) -> StackConfig:
     """The stack that a GPT-Neo config describes; defaults are those of the family's reference implementation."""
     d_model, n_heads = keys.integer("hidden_size", 2048), keys.integer("num_heads", 16)
-    n_layers = keys.integer("num_layers", 24)
+    n_layers = keys.layers("num_layers", 24)
     if d_model % n_heads:
         raise keys.fault(f"hidden_size {d_model} is no multiple of num_heads {n_heads}")
     keys.only("quantization_config", {})

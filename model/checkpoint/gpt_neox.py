@@ -13,7 +13,7 @@ _HARMLESS = frozenset({"attention_dropout", "hidden_dropout", "classifier_dropou
 def read_config(keys: ConfigKeys) -> StackConfig:
     """The stack that a GPT-NeoX config describes; defaults are those of the family's reference implementation."""
     d_model, n_heads = keys.integer("hidden_size", 6144), keys.integer("num_attention_heads", 64)
-    n_layers = keys.integer("num_hidden_layers", 44)
+    n_layers = keys.layers("num_hidden_layers", 44)
     if d_model % n_heads:
         raise keys.fault(f"hidden_size {d_model} is no multiple of num_attention_heads {n_heads}")
     keys.only("quantization_config", {})

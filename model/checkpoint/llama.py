@@ -46,7 +46,7 @@ def stack_config(
     Sizes are the family's defaults, for keys that the config lacks; `n_kv_heads` None stands for one a query head.
     """
     d_model, n_heads = keys.integer("hidden_size", 4096), keys.integer("num_attention_heads", 32)
-    n_layers = keys.integer("num_hidden_layers", 32)
+    n_layers = keys.layers("num_hidden_layers", 32)
     d_k = keys.integer("head_dim", max(1, d_model // n_heads))
     tied = keys.flag("tie_word_embeddings", False)
     keys.only("quantization_config", {})

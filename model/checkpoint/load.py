@@ -68,7 +68,11 @@ def read_config(directory: Path, ignore: Collection[str] = ()) -> tuple[Family, 
     raw = read_json(path)
     family = family_of(raw, str(path))
     keys = ConfigKeys(raw, str(path))
-    config = family.read_config(keys)
+    try:
+        config = family.read_config(keys)
+    except CheckpointError as error:
+        # a StackConfig that makes no stack does not know where its numbers come from
+        raise CheckpointError(str(error).replace("config:", f"{path}:", 1)) from None
     keys.finish(family.harmless, ignore)
     return family, config
 

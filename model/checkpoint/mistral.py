@@ -16,7 +16,7 @@ def read_config(keys: ConfigKeys) -> StackConfig:
         n_kv_heads=8,
         vocab_size=32000,
         max_positions=131072,
-        windows=(window,) * keys.integer("num_hidden_layers", 32),
+        windows=(window,) * keys.layers("num_hidden_layers", 32),
     )
 
 

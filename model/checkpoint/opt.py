@@ -13,7 +13,7 @@ _OFFSET = 2  # rows of the position table before position 0; the reference gives
 def read_config(keys: ConfigKeys) -> StackConfig:
     """The stack that an OPT config describes; defaults are those of the family's reference implementation."""
     d_model, n_heads = keys.integer("hidden_size", 768), keys.integer("num_attention_heads", 12)
-    n_layers = keys.integer("num_hidden_layers", 12)
+    n_layers = keys.layers("num_hidden_layers", 12)
     if d_model % n_heads:
         raise keys.fault(f"hidden_size {d_model} is no multiple of num_attention_heads {n_heads}")
     keys.only("do_layer_norm_before", True)  # one model, of 350M parameters, is post-norm in a way of its own

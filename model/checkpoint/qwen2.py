@@ -18,7 +18,7 @@ def read_config(keys: ConfigKeys) -> StackConfig:
         vocab_size=151936,
         max_positions=32768,
         qkv_bias=True,
-        windows=_windows(keys, keys.integer("num_hidden_layers", 32)),
+        windows=_windows(keys, keys.layers("num_hidden_layers", 32)),
     )
 
 

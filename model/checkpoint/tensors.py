@@ -39,6 +39,7 @@ class CheckpointTensors:
             if name not in stored:
                 raise CheckpointError(f"{files.path}: tensor {name!r} is not in {place!r}, where it should be")
         self._left = set(self._names)
+        self._taken: dict[str, Tensor] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -47,7 +48,7 @@ class CheckpointTensors:
         """The tensor of this name (without prefix), which must be there, of this shape and floating point."""
         if name not in self._names:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing, so a parameter would stay unassigned")
-        tensor: Tensor = self._files[name].get_tensor(self._names[name])
+        tensor = self._tensor(name)
         if tuple(tensor.shape) != shape:
             raise CheckpointError(
                 f"{self.path}: tensor {name!r} has shape {list(tensor.shape)}, the config asks for {list(shape)}"
@@ -56,6 +57,15 @@ class CheckpointTensors:
             raise CheckpointError(f"{self.path}: tensor {name!r} is {tensor.dtype}, which is not supported")
         self._left.discard(name)
         return tensor
+
+    def _tensor(self, name: str) -> Tensor:
+        """The same object each time, so that what is tied stays one."""
+        if name not in self._taken:
+            try:
+                self._taken[name] = self._files[name].get_tensor(self._names[name])
+            except SafetensorError as error:
+                raise CheckpointError(f"{self.path}: tensor {name!r} cannot be read ({error})") from None
+        return self._taken[name]
 
     def ignore(self, pattern: str) -> None:
         """Pass over what no point comes from: buffers of old files, and heads that work on one pooled row."""

@@ -21,7 +21,7 @@ _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_tanh", "silu"
 def read_config(keys: ConfigKeys) -> StackConfig:
     """The stack that a textbook config describes; d_k and d_v default to d / A."""
     d_model, n_heads = keys.integer("d_model"), keys.integer("n_heads")
-    n_layers = keys.integer("n_layers")
+    n_layers = keys.layers("n_layers")
     d_k = keys.integer("d_k", max(1, d_model // n_heads))
     vocab_size = keys.integer("vocab_size", 0, minimum=0)
     max_positions = keys.integer("max_positions", 0, minimum=0)

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from model.points import Point, points_of
+from model.points import named_points
 from service.manifest import describe
 from service.openapi import MODEL
 from service.parts import PartsDep
@@ -47,6 +47,5 @@ def model(parts: PartsDep) -> dict[str, Any]:
         "parameters": loaded.parameters,
         "weights_sha256": loaded.weights_sha256,
         "limits": {name: getattr(settings, name) for name in _LIMITS},
-        "points": {"embeddings": describe(Point(0, "resid_pre"), loaded)}
-        | {point.name: describe(point, loaded) for point in points_of(config)},
+        "points": {name: describe(point, loaded) for name, point in named_points(config).items()},
     }

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from model.points import Point, points_of
+from model.points import Point, named_points
 from model.selection import Wanted, result_specs
 from service.errors import Draining, NotFound
 from service.forwarding import CallerLeft, run_whole
@@ -124,9 +124,9 @@ async def metadata(parts: PartsDep) -> dict[str, Any]:
     def tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
         return {"name": name, "datatype": datatype, "shape": shape}
 
-    def output(point: Point) -> dict[str, Any]:
+    def output(name: str, point: Point) -> dict[str, Any]:
         # a sequence of -1 rows has just the shapes that the protocol wants to see
-        (spec,) = result_specs(Wanted(point.name, point), config, -1)
+        (spec,) = result_specs(Wanted(name, point), config, -1)
         return tensor(spec.name, "FP32", *spec.shape)
 
     return {
@@ -138,5 +138,5 @@ async def metadata(parts: PartsDep) -> dict[str, Any]:
             tensor("inputs_embeds", "FP32", -1, config.d_model),
             *([tensor("tokens", "INT64", -1)] if config.vocab_size else []),
         ],
-        "outputs": [output(point) for point in points_of(config)],
+        "outputs": [output(name, point) for name, point in named_points(config).items()],
     }

@@ -252,7 +252,7 @@ def test_a_parallel_layer_has_no_resid_mid(loaded: dict[str, LoadedModel]) -> No
     about, *answers = ask(loaded["gpt_neox"], *({"tokens": IDS, "outputs": [name]} for name in asked))
     points = about.json()["points"]
     assert {name.rpartition(".")[2] for name in points} == {
-        "resid_pre", "ln1", "q", "k", "v", "attn_scores", "attn_probs", "z", "attn_out", "ln2", "mlp_out",
+        "embeddings", "resid_pre", "ln1", "q", "k", "v", "attn_scores", "attn_probs", "z", "attn_out", "ln2", "mlp_out",
         "resid_post", "final_norm", "logits",
     }  # fmt: skip
     assert points["layers.0.resid_post"]["textbook"] == "H = X + T2 + T5"
