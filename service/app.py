@@ -69,7 +69,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
             allow_origins=settings.cors_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=["X-Request-Id", "Server-Timing", "Retry-After", LENGTH_HEADER],
+            expose_headers=["X-Request-Id", "X-Manifest", "Server-Timing", "Retry-After", LENGTH_HEADER],
         )
     app.add_middleware(RequestLog)
     return app

@@ -71,6 +71,9 @@ class AnswerBody(BaseModel):
     outputs: dict[str, TensorBody]
     tokens: TokensBody | list[TokensBody | None] | None = None
     usage: UsageBody | list[UsageBody]
+    manifest: dict[str, Any] = Field(
+        description="the model and, under results, what each result is: point, layer, axes, dtype, how it was made"
+    )
 
 
 class FieldErrorBody(BaseModel):

@@ -16,7 +16,7 @@ from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
 from service.routes.leaving import CALLER_LEFT, until_disconnected
 from service.wire.answer import Answer
-from service.wire.binary_answer import encode_npy, encode_safetensors
+from service.wire.binary_answer import encode_npy, encode_safetensors, npy_headers
 from service.wire.body import Body, read_body
 from service.wire.decode import decode
 from service.wire.formats import CONTENT_TYPES, Format, format_of_answer, format_of_body
@@ -62,7 +62,8 @@ async def forward(
     except CallerLeft:
         return Response(status_code=CALLER_LEFT)
     pieces = await parts.off_loop(lambda: list(_ENCODERS[answer_format](answer)))
-    return PiecesResponse(pieces, media_type, {"Server-Timing": answer.server_timing()})
+    headers = npy_headers(answer) if answer_format == "npy" else {}
+    return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
 
 
 def _dry_run(body: Body, body_format: Format, answer_format: Format, parameter: str | None, parts: Parts) -> bytes:

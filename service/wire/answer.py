@@ -7,6 +7,8 @@ from typing import Any
 from model.selection import ResultSpec
 from service.host_tensor import HostTensor
 
+# Characters beside the numbers of a result: its shape, and what the manifest says of it.
+_JSON_BESIDE = 400
 # Characters that a number takes in JSON on average, with its comma; of float32 as measured on layer outputs.
 _JSON_CHARACTERS = {"float32": 12, "float16": 9, "bfloat16": 10, "int32": 6}
 
@@ -68,6 +70,8 @@ class Answer:
 def json_bytes(specs: Sequence[ResultSpec]) -> int:
     """About how many bytes these results take in JSON."""
     return sum(
-        100 + len(spec.name) + _JSON_CHARACTERS[spec.dtype] * (spec.nbytes // (2 if "16" in spec.dtype else 4))
+        _JSON_BESIDE
+        + 2 * len(spec.name)
+        + _JSON_CHARACTERS[spec.dtype] * (spec.nbytes // (2 if "16" in spec.dtype else 4))
         for spec in specs
     )

@@ -1,5 +1,6 @@
 """An answer as safetensors or npy: the bytes of the arrays as they are."""
 
+import json
 from collections.abc import Iterator
 
 import orjson
@@ -35,6 +36,11 @@ def encode_npy(answer: Answer) -> Iterator[bytes | memoryview]:
     (spec,) = answer.specs
     yield npy_format.header(spec.shape, spec.dtype)
     yield tensor_bytes(answer.tensors[spec.name])
+
+
+def npy_headers(answer: Answer) -> dict[str, str]:
+    """The manifest, for which the format has no place, as a header; ASCII alone."""
+    return {"X-Manifest": json.dumps(answer.manifest, separators=(",", ":"))}
 
 
 def check_npy(dtypes: list[str]) -> None:

@@ -24,7 +24,8 @@ def encode(answer: Answer) -> Iterator[bytes]:
     tokens = answer.tokens_json()
     if tokens is not None:
         yield b',"tokens":' + orjson.dumps(tokens)
-    yield b',"usage":' + orjson.dumps(answer.usage_json()) + b"}"
+    yield b',"usage":' + orjson.dumps(answer.usage_json())
+    yield b',"manifest":' + orjson.dumps(answer.manifest) + b"}"
 
 
 def numbers(array: npt.NDArray[Any]) -> Iterator[bytes]:

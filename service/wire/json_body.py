@@ -20,6 +20,9 @@ LARGE_BYTES = 1 << 20  # of a body that is read in pieces
 LONG_BYTES = 1 << 17  # of a list of numbers that is parsed apart
 PIECE_BYTES = 1 << 17  # that are parsed at a time: a few milliseconds
 
+# where a list of numbers is an array, in the calls of this service and of the Open Inference Protocol
+ARRAY_KEYS = frozenset({"x", "inputs_embeds", "tokens", "positions", "data"})
+
 _TEXT_OR_LIST = re.compile(rb'["\[]')
 _NUMERIC = re.compile(rb"[\s\d.,eE+\-\[\]]*")
 _BLANK = re.compile(rb"\s*")
@@ -48,7 +51,7 @@ class _Reader:
     def __init__(self, body: bytes | Body, what: str) -> None:
         self._body, self._what = body, what
         self._secret = f"headwater:{secrets.token_hex(16)}:"
-        self._lists: dict[str, Numbers | Floats | Irregular] = {}
+        self._lists: dict[str, tuple[int, int, int]] = {}
 
     def read(self) -> Any:
         rest: list[bytes | bytearray] = []
@@ -60,7 +63,7 @@ class _Reader:
             end, depth = self._end_of_numbers(at)
             if end - at >= LONG_BYTES:
                 name = f"{self._secret}{len(self._lists)}"
-                self._lists[name] = self._list(at, end, depth)
+                self._lists[name] = at, end, depth
                 rest += (self._body[copied:at], orjson.dumps(name))
                 copied = end
             at = max(end, at + 1)
@@ -130,15 +133,18 @@ class _Reader:
         array = np.concatenate(parts)
         return array if no_integer is None else Floats(array, no_integer)
 
-    def _named(self, value: Any) -> Any:
-        """The parsed rest with the lists in the places of their names."""
+    def _named(self, value: Any, key: str = "") -> Any:
+        """The parsed rest with the lists in the places of their names; arrays where one belongs under `key`."""
         match value:
             case str() if value.startswith(self._secret):
-                return self._lists[value]
+                at, end, depth = self._lists[value]
+                if key in ARRAY_KEYS:
+                    return self._list(at, end, depth)
+                return _parse(self._body[at:end], self._what, at)
             case list():
                 return [self._named(one) for one in value]
             case dict():
-                return {key: self._named(one) for key, one in value.items()}
+                return {key: self._named(one, key) for key, one in value.items()}
             case _:
                 return value
 

@@ -100,7 +100,7 @@ def test_a_matrix_that_is_none_is_refused_where_it_is_wrong(text: str, pointer: 
 )
 def test_ids_that_are_none_are_refused_where_they_are_wrong(text: str, pointer: str, message: str) -> None:
     with pytest.raises(ServiceError) as caught:
-        integers(json_body.loads(text.encode(), "the body"), "/tokens")
+        integers(json_body.loads(b'{"tokens": %b}' % text.encode(), "the body")["tokens"], "/tokens")
     assert caught.value.fields[0].pointer == pointer
     assert message in caught.value.fields[0].message
 
@@ -121,3 +121,11 @@ def test_no_step_parses_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(found["x"], x)
     np.testing.assert_array_equal(found["tokens"], range(99991))
     assert found["outputs"] == ["layers.*.resid_post"]
+
+
+def test_a_long_list_that_is_no_matrix_stays_a_list() -> None:
+    rows = list(range(-50_021, 50_021))
+    text = json.dumps({"x": [[0.5] * 31] * 9973, "outputs": [{"name": "final_norm", "rows": rows}]}).encode()
+    found = json_body.loads(text, "the body")
+    assert found["outputs"] == [{"name": "final_norm", "rows": rows}]
+    assert found["x"].shape == (9973, 31)
