@@ -5,7 +5,7 @@ that can be asked for, and gets the matrix back untouched. What was asked for is
 to the sequence's `Sink` at once, layer by layer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.config import DTYPES, StackConfig
 from model.errors import NonFiniteResult
-from model.maps import attention_map
+from model.maps import attention_map, map_parts
 from model.mask import Mask
 from model.packing import Packing
 from model.points import HEAD_KINDS, layer_kinds
@@ -21,7 +21,12 @@ from model.selection import Wanted, result_names, select_heads, select_rows
 
 
 class Sink(Protocol):
-    """Where the results of one sequence go."""
+    """Where the results of one sequence go. Maps come in parts, as they are made, where it `takes_parts`."""
+
+    takes_parts: bool
+
+    def put_part(self, wanted: Wanted, at: int, part: Tensor) -> None:
+        """Take a part of the one tensor of a wanted map; `at` numbers stand before it."""
 
     def put(self, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         """Take the tensors of one wanted point, in the order of its result specs."""
@@ -52,10 +57,23 @@ class Keep:
 
     def hand_over(self, member: int, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         """Give results to the member's sink, or fail it where a value is not finite."""
-        if all(_proper(wanted, tensor) for tensor in tensors):
+        if self._check(member, wanted, *tensors):
             self.sinks[member].put(wanted, tensors)
-        else:
+
+    def hand_over_parts(self, member: int, wanted: Wanted, parts: Iterable[Tensor]) -> None:
+        """Give a result to the member's sink part by part, or fail it at the first value that is not finite."""
+        at = 0
+        for part in parts:
+            if not self._check(member, wanted, part):
+                return
+            self.sinks[member].put_part(wanted, at, part.contiguous())
+            at += part.numel()
+
+    def _check(self, member: int, wanted: Wanted, *tensors: Tensor) -> bool:
+        proper = all(_proper(wanted, tensor) for tensor in tensors)
+        if not proper:
             self.sinks[member].fail(NonFiniteResult(wanted.point.name, wanted.dtype))
+        return proper
 
 
 class LayerKeep:
@@ -78,8 +96,11 @@ class LayerKeep:
         """Show queries and keys as they enter QK^T; maps are computed for those alone who want one."""
         for kind in ("attn_scores", "attn_probs"):
             for member, wanted, span in self._wanted(kind):
-                found = attention_map(q_TAK[span], k_TBK[span], scale, mask, wanted)
-                self._keep.hand_over(member, wanted, found)
+                of_sequence = q_TAK[span], k_TBK[span], scale, mask, wanted
+                if self._keep.sinks[member].takes_parts and wanted.top_k is None:
+                    self._keep.hand_over_parts(member, wanted, (part for (part,) in map_parts(*of_sequence)))
+                else:
+                    self._keep.hand_over(member, wanted, attention_map(*of_sequence))
 
     def _wanted(self, kind: str) -> Iterator[tuple[int, Wanted, slice]]:
         for member, wanted in self._keep.of(self._layer, kind):

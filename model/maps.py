@@ -3,8 +3,10 @@
 scores = mask(QK^T * scale), probs = softmax(scores) (Jurafsky & Martin, eq. 7.33), both in float32.
 
 Names end in their dimensions: N rows of the sequence, A query heads, B key/value heads, K head width, H chosen
-heads, R chosen query rows, S rows of one block, C columns.
+heads, R chosen query rows, C columns; G heads and S rows of one block.
 """
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -23,6 +25,26 @@ def attention_map(q_NAK: Tensor, k_NBK: Tensor, scale: float, mask: Mask, wanted
     Masked entries are exactly 0 in `attn_probs` and -inf in `attn_scores`; in a top k their index is -1.
     """
     n, n_heads = q_NAK.shape[:2]
+    heads = n_heads if wanted.heads is None else len(wanted.heads)
+    columns = length_of(wanted.keys, n)
+    shape = heads, length_of(wanted.rows, n), columns if wanted.top_k is None else min(wanted.top_k, columns)
+    dtypes = (DTYPES[wanted.dtype],) if wanted.top_k is None else (DTYPES[wanted.dtype], torch.int32)
+    whole: tuple[Tensor, ...] = ()
+    at = 0
+    for parts in map_parts(q_NAK, k_NBK, scale, mask, wanted):
+        if not whole:
+            if parts[0].shape == shape:
+                return parts
+            whole = tuple(q_NAK.new_empty(shape, dtype=dtype) for dtype in dtypes)
+        for tensor, part in zip(whole, parts, strict=True):
+            tensor.view(-1)[at : at + part.numel()] = part.reshape(-1)
+        at += parts[0].numel()
+    return whole
+
+
+def map_parts(q_NAK: Tensor, k_NBK: Tensor, scale: float, mask: Mask, wanted: Wanted) -> Iterator[tuple[Tensor, ...]]:
+    """The same in parts that follow each other in memory: some whole heads [G, R, C], or some rows of one [1, S, C]."""
+    n, n_heads = q_NAK.shape[:2]
     probs = wanted.point.kind == "attn_probs"
     heads = tuple(range(n_heads)) if wanted.heads is None else wanted.heads
     kv_heads = tuple(h * k_NBK.shape[1] // n_heads for h in heads)
@@ -30,43 +52,45 @@ def attention_map(q_NAK: Tensor, k_NBK: Tensor, scale: float, mask: Mask, wanted
     # as float32: half precision would be too coarse for scores, and could overflow
     q_HRK = take(take(q_NAK, wanted.rows, 0), heads, 1).transpose(0, 1).float()
     k_HKN = take(k_NBK, kv_heads, 1).permute(1, 2, 0).float()
-
-    columns = length_of(wanted.keys, n)
-    shape = (len(heads), len(rows_R), columns if wanted.top_k is None else min(wanted.top_k, columns))
-    values_HRC = q_NAK.new_empty(shape, dtype=DTYPES[wanted.dtype])
-    indices_HRC = None if wanted.top_k is None else q_NAK.new_empty(shape, dtype=torch.int32)
-
     # Scores need the chosen columns alone; the softmax needs all of a row.
     positions_C = torch.arange(n, device=q_NAK.device)
     if not probs:
         k_HKN, positions_C = take(k_HKN, wanted.keys, 2), take(positions_C, wanted.keys, 0)
-    size = max(1, BLOCK_BYTES // (4 * len(heads) * max(1, len(positions_C))))
-    for first in range(0, len(rows_R), size):
-        block = slice(first, first + size)
-        block_HSC = torch.matmul(q_HRK[:, block], k_HKN).mul_(scale)
+    for group, block in _blocks(len(heads), len(rows_R), len(positions_C)):
+        block_GSC = torch.matmul(q_HRK[group, block], k_HKN[group]).mul_(scale)
         masked_SC = mask.hidden(rows_R[block], positions_C)
         if masked_SC is not None:
-            block_HSC.masked_fill_(masked_SC, -_INF)
+            block_GSC.masked_fill_(masked_SC, -_INF)
         if probs:
-            block_HSC = torch.softmax(block_HSC, dim=-1)
-            block_HSC = take(block_HSC, wanted.keys, 2)
-        if indices_HRC is None:
-            values_HRC[:, block] = _narrowed(block_HSC, wanted.dtype)
+            block_GSC = take(torch.softmax(block_GSC, dim=-1), wanted.keys, 2)
+        if wanted.top_k is None:
+            yield (_narrowed(block_GSC, wanted.dtype),)
         else:
-            values, indices = _largest_unmasked(block_HSC, masked_SC, shape[-1], wanted)
-            values_HRC[:, block] = _narrowed(values, wanted.dtype)
-            indices_HRC[:, block] = indices
-    return (values_HRC,) if indices_HRC is None else (values_HRC, indices_HRC)
+            values, indices = _largest_unmasked(block_GSC, masked_SC, wanted.top_k, wanted)
+            yield _narrowed(values, wanted.dtype), indices
 
 
-def _largest_unmasked(block_HSC: Tensor, masked_SC: Tensor | None, k: int, wanted: Wanted) -> tuple[Tensor, Tensor]:
+def _blocks(heads: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    """Heads and rows of each part, in the order of memory."""
+    fit = max(1, BLOCK_BYTES // (4 * columns))
+    if rows <= fit:
+        group = fit // rows
+        for head in range(0, heads, group):
+            yield slice(head, head + group), slice(0, rows)
+    else:
+        for head in range(heads):
+            for row in range(0, rows, fit):
+                yield slice(head, head + 1), slice(row, row + fit)
+
+
+def _largest_unmasked(block_GSC: Tensor, masked_SC: Tensor | None, k: int, wanted: Wanted) -> tuple[Tensor, Tensor]:
     """The top k, in which a masked entry comes after every other and has index -1."""
     if wanted.point.kind == "attn_probs" and masked_SC is not None:
         # below the smallest probability, so that one that underflowed to 0 still comes before
-        block_HSC = block_HSC.masked_fill(take(masked_SC, wanted.keys, 1), -1.0)
-        values, indices = largest(block_HSC, k)
+        block_GSC = block_GSC.masked_fill(take(masked_SC, wanted.keys, 1), -1.0)
+        values, indices = largest(block_GSC, k)
         return values.clamp(min=0.0), indices.masked_fill(values < 0, -1)
-    values, indices = largest(block_HSC, k)
+    values, indices = largest(block_GSC, k)
     return values, indices.masked_fill(values == -_INF, -1)
 
 

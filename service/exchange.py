@@ -34,7 +34,7 @@ class Exchange:
         arrived: float,
         seconds: float,
         left: Awaitable[None],
-        deliver: Callable[[str, HostTensor], None] | None = None,
+        deliver: Callable[[str, int, HostTensor], None] | None = None,
     ) -> None:
         self._deadline = arrived + seconds
         self.tickets = [Ticket(rows, arrived, self._deadline, deliver) for rows in sequences]

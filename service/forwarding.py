@@ -51,7 +51,11 @@ async def run_streamed(
         try:
             yield header
             for spec in admitted.specs:
-                yield tensor_bytes(await exchange.wait_for(stream.take(spec.name)))
+                left_over = spec.nbytes
+                while left_over:
+                    part = tensor_bytes(await exchange.wait_for(stream.take(spec.name)))
+                    left_over -= len(part)
+                    yield part
             ran = await exchange.settled()
             _note(log, [_usage(n, one.began, one) for n, one in zip(_lengths(admitted), ran, strict=True)])
         except CallerLeft:

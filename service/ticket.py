@@ -36,7 +36,8 @@ class Ticket:
 
     The model thread fills it as the Sink of its sequence and settles it once; the event loop waits on `begun` and
     `done` and may abandon it at any time, after which nobody computes for it if that can be helped. Results are kept
-    in `results`, unless a `deliver` is given: then each goes there at once, in the event loop, and is not kept.
+    in `results`, unless a `deliver` is given: then each goes there at once, in the event loop, and is not kept;
+    maps go in parts. It gets the name, the number of bytes before the part, and the part.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class Ticket:
         sequence: Sequence,
         arrived: float,
         deadline: float,
-        deliver: Callable[[str, HostTensor], None] | None = None,
+        deliver: Callable[[str, int, HostTensor], None] | None = None,
     ) -> None:
         self.sequence = sequence
         self.arrived = arrived
@@ -53,6 +54,7 @@ class Ticket:
         self.results: dict[str, HostTensor] = {}
         self.error: ServiceError | None = None
         self._deliver = deliver
+        self.takes_parts = deliver is not None
         self._loop = asyncio.get_running_loop()
         self.begun: asyncio.Future[Began] = self._loop.create_future()
         self.done: asyncio.Future[Ran] = self._loop.create_future()
@@ -74,7 +76,14 @@ class Ticket:
             if self._deliver is None:
                 self.results[name] = off_device(tensor)
             else:
-                self._in_loop(self._deliver, name, off_device(tensor))
+                self._in_loop(self._deliver, name, 0, off_device(tensor))
+
+    def put_part(self, wanted: Wanted, at: int, part: Tensor) -> None:
+        """Take a part of a result off the device, in the form in which its bytes follow those before it."""
+        if not self.abandoned and self.error is None:
+            assert self._deliver is not None
+            (name,) = result_names(wanted)
+            self._in_loop(self._deliver, name, at * part.element_size(), off_device(part))
 
     def fail(self, error: NonFiniteResult) -> None:
         """Remember that a result is not finite; the first one counts."""

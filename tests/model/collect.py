@@ -26,6 +26,8 @@ class Remembers:
         self.found: dict[str, Tensor] = {}
         self.failed: list[str] = []
 
+    takes_parts = False
+
     def put(self, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         for spec, tensor in zip(result_specs(wanted, self.config, self.length), tensors, strict=True):
             assert (tuple(tensor.shape), str(tensor.dtype)) == (spec.shape, f"torch.{spec.dtype}"), spec

@@ -164,6 +164,8 @@ class _Keeps:
     def __init__(self) -> None:
         self.found: dict[str, np.ndarray] = {}
 
+    takes_parts = False
+
     def put(self, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         assert wanted.name not in self.found
         self.found[wanted.name] = tensors[0].numpy()

@@ -204,6 +204,8 @@ def test_results_come_in_the_order_that_was_announced(tiny: LoadedModel) -> None
     order: list[str] = []
 
     class Notes:
+        takes_parts = False
+
         def put(self, wanted: Wanted, tensors: tuple[torch.Tensor, ...]) -> None:
             order.extend(result_names(wanted))
 

@@ -179,6 +179,8 @@ def test_results_come_in_the_order_that_was_announced(loaded: dict[str, LoadedMo
     order: list[str] = []
 
     class Notes:
+        takes_parts = False
+
         def put(self, wanted: Wanted, tensors: tuple[torch.Tensor, ...]) -> None:
             order.extend(result_names(wanted))
 
@@ -211,6 +213,8 @@ def test_top_k_of_a_windowed_map_has_no_key_outside_the_window(loaded: dict[str,
     found: dict[str, list[torch.Tensor]] = {}
 
     class Keeps:
+        takes_parts = False
+
         def put(self, wanted: Wanted, tensors: tuple[torch.Tensor, ...]) -> None:
             found[wanted.name] = list(tensors)
 

@@ -147,10 +147,26 @@ def test_a_tensor_that_was_made_twice_is_sent_as_it_was_first() -> None:
 
 async def _made_twice() -> None:
     stream = ResultStream()
-    first, second = (HostTensor("float32", rows(3, 2, seed)) for seed in (1, 2))
-    stream.deliver("a", first)
-    stream.deliver("a", second)
+    first, rest, again = (HostTensor("float32", rows(n, 2, n)) for n in (3, 2, 3))
+    stream.deliver("a", 0, first)
     assert await stream.take("a") is first
-    stream.deliver("a", second)  # the batch runs again after the tensor went out
-    stream.deliver("b", second)
-    assert await stream.take("b") is second
+    stream.deliver("a", 0, again)  # the batch runs again: its first part went out already, the second did not
+    stream.deliver("a", first.data.nbytes, rest)
+    stream.deliver("b", 0, again)
+    stream.deliver("b", 0, first)
+    assert await stream.take("a") is rest
+    assert await stream.take("b") is again
+
+
+def test_a_map_goes_out_in_the_parts_in_which_it_is_made(mgm_server: Server) -> None:
+    # 8 heads of 25 MB: a block of scores has room for one
+    x = rows(2503, 256)
+    with mgm_server.client() as client:
+        whole = {"name": "layers.0.attn_probs", "heads": [0, 3], "rows": [-1, 0, 1251]}
+        found = ask(client, {"outputs": ["layers.0.attn_probs"]}, {"x": x}, body="safetensors")
+        part = ask(client, {"outputs": [whole]}, {"x": x}, body="safetensors")
+    np.testing.assert_allclose(
+        found["layers.0.attn_probs"][[0, 3]][:, [-1, 0, 1251]], part["layers.0.attn_probs"], rtol=1e-5, atol=1e-8
+    )
+    np.testing.assert_allclose(found["layers.0.attn_probs"].sum(-1), 1, rtol=1e-5)
+    assert np.triu(found["layers.0.attn_probs"], 1).max() == 0
