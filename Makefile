@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench-long clean
+.PHONY: help install run test lint format bench-long bench-dtypes clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,9 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 
 bench-long: $(STAMP) ## memory and time of one long x against its length
 	$(BIN)/python -m bench.long_inputs
+
+bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 costs in accuracy
+	$(BIN)/python -m bench.dtypes
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .

@@ -49,6 +49,16 @@ def manifest(wanted: Iterable[Wanted], model: LoadedModel) -> dict[str, Any]:
         "weights_sha256": model.weights_sha256,
         "compute_dtype": str(model.stack.dtype).removeprefix("torch."),
         "results": {
-            name: describe(want.point, model) | {"dtype": want.dtype} for want in wanted for name in result_names(want)
+            name: describe(want.point, model) | {"axes": _axes(want), "dtype": dtype}
+            for want in wanted
+            for name, dtype in zip(result_names(want), (want.dtype, "int32"), strict=False)
         },
     }
+
+
+def _axes(wanted: Wanted) -> list[str]:
+    """The axes of a result: a mean has no rows, and in a top k the last axis counts from the largest on."""
+    axes = _AXES[wanted.point.axes]
+    if wanted.pool:
+        return axes[1:]
+    return axes if wanted.top_k is None else [*axes[:-1], "rank"]

@@ -85,7 +85,7 @@ def mgm_client(mgm_server: Server) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def smollm2_server() -> Iterator[Server]:
-    with serving("smollm2-135m-instruct") as server:
+    with serving("smollm2-135m-instruct", "--threads", "1") as server:
         yield server
 
 

@@ -253,6 +253,26 @@ def test_the_metadata_of_a_safetensors_answer_says_what_is_in_it(tiny: httpx.Cli
     assert "layers.1.attn_probs" in manifest
 
 
+def test_the_manifest_has_the_axes_and_dtype_of_each_tensor_as_it_came(tiny: httpx.Client) -> None:
+    asked = [
+        "layers.0.resid_post",
+        {"name": "layers.1.resid_post", "pool": "mean", "dtype": "float16"},
+        {"name": "layers.1.attn_probs", "top_k": 2, "dtype": "float16", "as": "top"},
+        {"name": "logits", "top_k": 3},
+        "layers.2.z",
+    ]
+    response = post(tiny, {"tokens": ids(N), "outputs": asked}, accept="safetensors")
+    header, _ = header_of(response.content)
+    results = json.loads(header.pop("__metadata__")["manifest"])["results"]
+    codes = {"float32": "F32", "float16": "F16", "int32": "I32"}
+    assert {name: (len(r["axes"]), codes[r["dtype"]]) for name, r in results.items()} == {
+        name: (len(entry["shape"]), entry["dtype"]) for name, entry in header.items()
+    }
+    assert results["layers.1.resid_post"]["axes"] == ["d"]
+    assert results["top.indices"]["axes"] == results["top.values"]["axes"] == ["head", "query", "rank"]
+    assert results["logits.values"]["axes"] == ["row", "rank"]
+
+
 def test_tensors_of_mixed_dtypes_stay_aligned_and_readable(tiny: httpx.Client, tmp_path: Path) -> None:
     asked = [
         {"name": "layers.0.q", "rows": [0], "heads": [1], "dtype": "float16"},

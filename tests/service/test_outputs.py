@@ -173,13 +173,19 @@ def test_top_k_is_the_largest_of_each_row(
     np.testing.assert_allclose(found["top.values"], values, rtol=1e-6)
 
 
-def test_top_k_counts_columns_within_the_keys_asked_for_in_row_order(
-    tiny: httpx.Client, full: dict[str, Array]
+@pytest.mark.parametrize(("kind", "masked"), [("attn_probs", 0.0), ("attn_scores", -np.inf)])
+def test_the_indices_of_a_top_k_with_keys_count_among_the_chosen_columns(
+    tiny: httpx.Client, full: dict[str, Array], kind: str, masked: float
 ) -> None:
-    point = {"name": "layers.1.attn_probs", "rows": [-1], "heads": [1]}
-    found = ask(tiny, {"tokens": ids(N), "outputs": [point | {"top_k": 3, "as": "top"}, point]})
-    _, indices = largest(full["layers.1.attn_probs"][1:, -1:], 3, 0.0)
+    keys = [6, 1, 3, 1]  # row 2 sees one of them, twice
+    point = {"name": f"layers.1.{kind}", "rows": [-1, 2], "heads": [1], "keys": keys, "top_k": 3, "as": "top"}
+    found = ask(tiny, {"tokens": ids(N), "outputs": [point]})
+    cut = full[f"layers.1.{kind}"][1:, [-1, 2]][..., keys]
+    values, indices = largest(cut, 3, masked)
+    assert indices.max() == len(keys) - 1
+    assert (indices[0, 1] == [1, 3, -1]).all()
     np.testing.assert_array_equal(found["top.indices"], indices)
+    np.testing.assert_allclose(found["top.values"], values, rtol=1e-6)
 
 
 def test_top_k_keeps_its_plain_name_without_as(tiny: httpx.Client) -> None:
