@@ -69,8 +69,9 @@ _OTHERWISE: dict[Arrangement, dict[str, str]] = {
     "parallel": {"ln2": "T4 = LN(X)", "resid_post": "H = X + T2 + T5"},
 }
 
-_LAYER = re.compile(r"layers\.(\*|\d+|\d+-\d+)\.(\w+)")
-_HIDDEN_STATE = re.compile(r"hidden_states\.(\d+)")
+_NUMBER = "(?:0|[1-9][0-9]*)"  # each layer has one name
+_LAYER = re.compile(rf"layers\.(\*|{_NUMBER}|{_NUMBER}-{_NUMBER})\.(\w+)")
+_HIDDEN_STATE = re.compile(rf"hidden_states\.({_NUMBER})")
 # Longer digit strings are no layer of any model, and Python refuses to convert the longest.
 _MAX_DIGITS = 9
 

@@ -27,6 +27,8 @@ from service.settings import Settings
 from service.ticket import Ticket
 from service.wire.v2_request import LENGTH_HEADER
 
+_LAST_SECONDS = 1.0
+
 
 def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     """The app around a loaded model; its model thread runs from the app's start to its end."""
@@ -41,7 +43,8 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         parts.batcher.start()
         yield
         parts.batcher.close()
-        await asyncio.to_thread(parts.batcher.join, settings.drain_seconds)
+        # every request has been answered or given up by now, so there is nothing more to wait for
+        await asyncio.to_thread(parts.batcher.join, _LAST_SECONDS)
         parts.wire_threads.shutdown(wait=False)
 
     app: FastAPI = FastAPIOffline(

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import signal
 import socket
 import sys
@@ -191,7 +192,13 @@ def _serve(options: argparse.Namespace) -> int:
             timeout_graceful_shutdown=int(settings.drain_seconds) or 1,
         )
     )
-    server.run(sockets=[listening])
+    try:
+        server.run(sockets=[listening])
+    finally:
+        if app.state.parts.batcher.is_alive():
+            # The time to drain is over and a run goes on for nobody; the interpreter cannot end beside it.
+            logging.shutdown()
+            os._exit(0)
     return 0
 
 

@@ -243,12 +243,14 @@ def _wanted(
             raise invalid(f"{pointer}/name", str(error), code="unknown_point") from None
         for name, point in points:
             selection = _selection(output, point, pointer, config, n)
-            yield replace(selection, name=prefix + _renamed(output, name)), pointer
+            yield replace(selection, name=prefix + _renamed(output, name, pointer)), pointer
 
 
-def _renamed(output: OutputObject, name: str) -> str:
+def _renamed(output: OutputObject, name: str, pointer: str) -> str:
     if output.as_ is None:
         return name
+    if output.as_ == "__metadata__":
+        raise invalid(f"{pointer}/as", "'__metadata__' is a name that safetensors keeps for itself")
     if is_pattern(output.name):
         return f"{output.as_.removesuffix('.')}.{name}"
     return output.as_

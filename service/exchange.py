@@ -40,6 +40,7 @@ class Exchange:
         self.tickets = [Ticket(rows, arrived, self._deadline, deliver) for rows in sequences]
         self._leaving = asyncio.ensure_future(left)
         self._done = asyncio.gather(*(ticket.done for ticket in self.tickets))
+        self._done.add_done_callback(_noted)
         try:
             batcher.submit(self.tickets)
         except BaseException:
@@ -61,6 +62,7 @@ class Exchange:
     async def wait_for(self, awaitable: Awaitable[T]) -> T:
         """Wait for something that comes while the sequences run."""
         future = asyncio.ensure_future(awaitable)
+        future.add_done_callback(_noted)
         try:
             while not future.done():
                 waiting: list[asyncio.Future[Any]] = [future, self._leaving]
@@ -87,3 +89,9 @@ class Exchange:
             ticket.abandoned = True
         self._done.cancel()
         self._leaving.cancel()
+
+
+def _noted(future: "asyncio.Future[Any]") -> None:
+    """Look at the outcome of what nobody waits for any more, so that asyncio does not log it as forgotten."""
+    if not future.cancelled():
+        future.exception()

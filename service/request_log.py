@@ -1,5 +1,6 @@
 """The outermost layer of the app: a request id, one log line a request, and a last word where code failed."""
 
+import asyncio
 import json
 import logging
 import re
@@ -9,7 +10,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.errors import ModelFailed
+from service.errors import Draining, ModelFailed
 from service.problem import refusal
 
 log = logging.getLogger("headwater.access")
@@ -52,6 +53,12 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, send_and_note)
+        except asyncio.CancelledError:
+            # The time to drain is over. A caller whose answer has begun sees it break off.
+            line["code"] = Draining.code
+            if not line["status"]:
+                response = refusal(Draining("the service is shutting down", retry_after=5), scope["path"])
+                await response(scope, receive, send_and_note)
         except Exception:
             log.exception("request %s failed", request_id)
             if line["status"]:

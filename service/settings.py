@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 MEBIBYTE = 1 << 20
+LONGEST_SECONDS = 86_400.0
 
 
 class Settings(BaseSettings):
@@ -45,9 +46,15 @@ class Settings(BaseSettings):
     stream_above_bytes: PositiveInt = Field(
         16 * MEBIBYTE, description="bytes of tensors above which a safetensors answer is sent while it is made"
     )
-    body_timeout_seconds: PositiveFloat = Field(60.0, description="how long a body may take to arrive")
-    deadline_seconds: PositiveFloat = Field(300.0, description="how long a request may take, queue included")
-    drain_seconds: PositiveFloat = Field(20.0, description="how long running requests may take to end after SIGTERM")
+    body_timeout_seconds: float = Field(
+        60.0, gt=0, le=LONGEST_SECONDS, description="how long a body may take to arrive"
+    )
+    deadline_seconds: float = Field(
+        300.0, gt=0, le=LONGEST_SECONDS, description="how long a request may take, queue included"
+    )
+    drain_seconds: float = Field(
+        20.0, gt=0, le=LONGEST_SECONDS, description="how long running requests may take to end after SIGTERM"
+    )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="web origins that may call, with commas between; none if not set"
     )

@@ -80,8 +80,8 @@ class CheckpointTensors:
         """Refuse a tensor that nobody took."""
         if self._left:
             names = sorted(self._left)
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise CheckpointError(f"{self.path}: tensor {names[0]!r}{more} is not used by this family")
+            more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
+            raise CheckpointError(f"{self.path}: tensor {self._names[names[0]]!r}{more} not used by this family")
 
 
 def _opened(path: Path) -> tuple[Any, list[str]]:

@@ -1,10 +1,10 @@
 """`POST /forward`: translate, submit, translate."""
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
@@ -18,6 +18,7 @@ from service.routes.leaving import CALLER_LEFT, until_disconnected
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors, npy_headers
 from service.wire.body import Body, read_body
+from service.wire.coding import coding_of_body, unpacked
 from service.wire.decode import decode
 from service.wire.formats import CONTENT_TYPES, Format, format_of_answer, format_of_body
 from service.wire.json_answer import encode as encode_json
@@ -42,12 +43,16 @@ async def forward(
     Calls that come together share a model call; no answer depends on which.
     """
     arrived = time.monotonic()
+    coding = coding_of_body(request.headers.get("content-encoding"))
     body_format = format_of_body(request.headers.get("content-type"))
-    answer_format = format_of_answer(request.headers.get("accept"))
+    answer_format = format_of_answer(",".join(request.headers.getlist("accept")))
     parameter = request.query_params.get("request")
     body = await read_body(request, parts.settings)
     log = request.state.log
     log["bytes_in"] = len(body)
+    if coding:
+        packed, limit = body, parts.settings.max_body_bytes
+        body = await parts.off_loop(lambda: unpacked(packed, coding, limit))
     if dry_run:
         outcome = await parts.off_loop(lambda: _dry_run(body, body_format, answer_format, parameter, parts))
         return Response(outcome, media_type=CONTENT_TYPES["json"])
@@ -71,4 +76,4 @@ def _dry_run(body: Body, body_format: Format, answer_format: Format, parameter: 
         outcome = estimate(decode(body, body_format, parameter), answer_format, parts.model, parts.settings)
     except Unprocessable as error:
         outcome = refused(error)
-    return orjson.dumps(outcome)
+    return json.dumps(outcome).encode()  # operations may be more than fit 64 bits

@@ -9,6 +9,7 @@ from service.parts import PartsDep
 router = APIRouter()
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", summary="Whether the process and its model thread live", **PROBE)
 async def livez(parts: PartsDep) -> dict[str, str]:
     """200 while the model thread runs."""
@@ -17,6 +18,7 @@ async def livez(parts: PartsDep) -> dict[str, str]:
     return {"status": "alive"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Whether requests are taken", **PROBE)
 async def readyz(parts: PartsDep) -> dict[str, str]:
     """200 while the model is loaded and the service takes work."""

@@ -152,7 +152,7 @@ def build_call(raw: Any, tensors: dict[str, HostTensor]) -> ForwardCall:
         raise invalid("/inputs", "must be a list of at least one object")
     count = max(len(listed), len(numbered))
     if missing := set(numbered) - set(range(count)):
-        raise invalid(f"/{max(missing)}.x", f"inputs are numbered from 0 without a gap, and there are {count}")
+        raise invalid(f"/inputs/{max(missing)}", f"inputs are numbered from 0 without a gap, and there are {count}")
     inputs: list[InputCall] = []
     for i in range(count):
         pointer = f"/inputs/{i}"
@@ -226,6 +226,10 @@ def _message(message: str, kind: str, value: Any) -> str:
         return "is not a field that is known here"
     if kind == "missing":
         return "is missing"
+    if kind == "model_type":
+        return f"should be an object, not {value!r:.40}"
+    message = message.replace("Value should", "should", 1).replace("List should", "should", 1)
+    message = message.partition(" after validation")[0]
     shown = f", not {value!r:.40}" if isinstance(value, (str, int, float, bool, type(None))) else ""
     return message.replace("Input should", "should", 1) + shown
 

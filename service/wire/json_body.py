@@ -1,8 +1,8 @@
 """A JSON body to objects, its long lists of numbers to arrays, in pieces: no step holds the interpreter for long.
 
 A parser is fast, and yet it holds the interpreter until it is through: a body of 100 MB would stop every other thread
-of the process, probes included, for seconds. So in a large body the lists of numbers are found first (they are runs of
-a few characters), parsed a piece at a time, and the parser gets the small rest with a name in the place of each.
+of the process, probes included, for seconds. So in a large body the long lists without texts and objects in them are
+found first and parsed a piece at a time; the parser gets the small rest, with a name in the place of each.
 """
 
 import re
@@ -24,7 +24,7 @@ PIECE_BYTES = 1 << 17  # that are parsed at a time: a few milliseconds
 ARRAY_KEYS = frozenset({"x", "inputs_embeds", "tokens", "positions", "data"})
 
 _TEXT_OR_LIST = re.compile(rb'["\[]')
-_NUMERIC = re.compile(rb"[\s\d.,eE+\-\[\]]*")
+_BARE = re.compile(rb'[^"{}]*')  # what can stand in a list without texts and objects
 _BLANK = re.compile(rb"\s*")
 
 
@@ -60,15 +60,19 @@ class _Reader:
             if self._body[at] == ord('"'):
                 at = self._end_of_text(at)
                 continue
-            end, depth = self._end_of_numbers(at)
-            if end - at >= LONG_BYTES:
+            end, depth = self._end_of_list(at)
+            if depth and end - at >= LONG_BYTES:
                 name = f"{self._secret}{len(self._lists)}"
                 self._lists[name] = at, end, depth
                 rest += (self._body[copied:at], orjson.dumps(name))
                 copied = end
-            at = max(end, at + 1)
+            at = end
         rest.append(self._body[copied:])
-        return self._named(_parse(b"".join(rest), self._what))
+        parsed = _parse(b"".join(rest), self._what)
+        try:
+            return self._named(parsed) if self._lists else parsed
+        except RecursionError:
+            raise Malformed(f"{self._what} is nested too deep") from None
 
     def _next_text_or_list(self, at: int) -> int:
         while at < len(self._body):
@@ -88,17 +92,21 @@ class _Reader:
                 return end + 1
         return len(self._body)
 
-    def _end_of_numbers(self, at: int) -> tuple[int, int]:
-        """Behind the bracket that closes the list of numbers at `at`, and its depth; `at` where there is none."""
+    def _end_of_list(self, at: int) -> tuple[int, int]:
+        """Behind the bracket that closes the list at `at`, and how deep it is nested.
+
+        If a text or an object comes first, or the end of the body, the place where it does, and 0: no list that begins
+        before that place is looked at again, so that the time is linear whatever comes.
+        """
         end, depth, deepest = at, 0, 0
-        while (match := _NUMERIC.match(self._body, end, end + LARGE_BYTES)) and match.end() > end:
+        while (match := _BARE.match(self._body, end, end + LARGE_BYTES)) and match.end() > end:
             characters = np.frombuffer(self._body, np.uint8, match.end() - end, end)
             depths = depth + np.cumsum((characters == ord("[")).astype(np.int32) - (characters == ord("]")))
             closed = np.flatnonzero(depths == 0)
             if closed.size:
                 return end + int(closed[0]) + 1, max(deepest, int(depths[: closed[0] + 1].max()))
             end, depth, deepest = match.end(), int(depths[-1]), max(deepest, int(depths.max()))
-        return at, 0
+        return end, 0
 
     def _list(self, at: int, end: int, depth: int) -> Numbers | Floats | Irregular:
         """The array of a long list of numbers, or of rows of them."""

@@ -73,6 +73,9 @@ def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
+        for text in (key, value):
+            if isinstance(text, str):
+                text.encode()  # half of a surrogate pair is no text, and raises
         if key in found:
             raise ValueError(f"key {key!r:.80} stands there twice")
         found[key] = value
