@@ -18,7 +18,7 @@ from service.wire.json_lists import Floats, Irregular, Numbers, flat_of, rows_of
 
 LARGE_BYTES = 1 << 20  # of a body that is read in pieces
 LONG_BYTES = 1 << 17  # of a list of numbers that is parsed apart
-PIECE_BYTES = 1 << 17  # that are parsed at a time: a few milliseconds
+PIECE_BYTES = 1 << 17  # that are searched or parsed at a time: half a millisecond
 
 _TEXT_OR_LIST = re.compile(rb'["\[]')
 _NUMERIC = re.compile(rb"[\s\d.,eE+\-\[\]]*")
@@ -69,9 +69,9 @@ class _Reader:
 
     def _next_text_or_list(self, at: int) -> int:
         while at < len(self._body):
-            if found := _TEXT_OR_LIST.search(self._body, at, at + LARGE_BYTES):
+            if found := _TEXT_OR_LIST.search(self._body, at, at + PIECE_BYTES):
                 return found.start()
-            at += LARGE_BYTES
+            at += PIECE_BYTES
         return len(self._body)
 
     def _end_of_text(self, at: int) -> int:
@@ -88,7 +88,7 @@ class _Reader:
     def _end_of_numbers(self, at: int) -> tuple[int, int]:
         """Behind the bracket that closes the list of numbers at `at`, and its depth; `at` where there is none."""
         end, depth, deepest = at, 0, 0
-        while (match := _NUMERIC.match(self._body, end, end + LARGE_BYTES)) and match.end() > end:
+        while (match := _NUMERIC.match(self._body, end, end + PIECE_BYTES)) and match.end() > end:
             characters = np.frombuffer(self._body, np.uint8, match.end() - end, end)
             depths = depth + np.cumsum((characters == ord("[")).astype(np.int32) - (characters == ord("]")))
             closed = np.flatnonzero(depths == 0)
