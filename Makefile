@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench-long clean
+.PHONY: help install run test lint format bench-long bench-wire clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -36,6 +36,10 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 
 bench-long: $(STAMP) ## memory and time of one long x against its length
 	$(BIN)/python -m bench.long_inputs
+
+bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the event loop
+	$(BIN)/python -m bench.wire
+	$(BIN)/python -m bench.loop_waits
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .
