@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench-long bench-dtypes clean
+.PHONY: help install run test lint format bench-long bench-dtypes bench-wire clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,10 @@ bench-long: $(STAMP) ## memory and time of one long x against its length
 
 bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 costs in accuracy
 	$(BIN)/python -m bench.dtypes
+
+bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the event loop
+	$(BIN)/python -m bench.wire
+	$(BIN)/python -m bench.loop_waits
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .

@@ -27,6 +27,7 @@ from service.app import create_app
 from service.settings import Settings
 
 WRONG_USE = 2  # exit code where a setting, a path or a checkpoint is wrong
+SWITCH_SECONDS = 0.001  # after which a thread is asked to let another one have the interpreter; Python's own is 0.005
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,6 +173,8 @@ def _serve(options: argparse.Namespace) -> int:
     # uvicorn drains on these while it serves, and raises them once more when it is done: that is a proper end.
     for wanted in (signal.SIGTERM, signal.SIGINT):
         signal.signal(wanted, lambda *_: sys.exit(0))
+    # the event loop waits that long each time it needs the interpreter while a thread works on a large body
+    sys.setswitchinterval(SWITCH_SECONDS)
     logging.basicConfig(level=settings.log_level.upper(), format="%(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     listening = _bind(settings)

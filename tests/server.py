@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,9 +91,11 @@ class Server:
 
 
 @contextmanager
-def serving(model: Path | str, *options: str, **variables: str) -> Iterator[Server]:
+def serving(
+    model: Path | str, *options: str, program: Sequence[str] = (str(HEADWATER),), **variables: str
+) -> Iterator[Server]:
     """A service of this model that is ready; at the end it goes on SIGTERM with exit code 0."""
-    command = [str(HEADWATER), "serve", "--model", str(model), "--port", "0", *options]
+    command = [*program, "serve", "--model", str(model), "--port", "0", *options]
     process = subprocess.Popen(command, env=environment(**variables), stderr=subprocess.PIPE, text=True)
     server = Server(process)
     try:

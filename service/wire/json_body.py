@@ -18,7 +18,7 @@ from service.wire.json_lists import Floats, Irregular, Numbers, flat_of, rows_of
 
 LARGE_BYTES = 1 << 20  # of a body that is read in pieces
 LONG_BYTES = 1 << 17  # of a list of numbers that is parsed apart
-PIECE_BYTES = 1 << 17  # that are parsed at a time: a few milliseconds
+PIECE_BYTES = 1 << 17  # that are searched or parsed at a time: half a millisecond
 
 # where a list of numbers is an array, in the calls of this service and of the Open Inference Protocol
 ARRAY_KEYS = frozenset({"x", "inputs_embeds", "tokens", "positions", "data"})
@@ -76,9 +76,9 @@ class _Reader:
 
     def _next_text_or_list(self, at: int) -> int:
         while at < len(self._body):
-            if found := _TEXT_OR_LIST.search(self._body, at, at + LARGE_BYTES):
+            if found := _TEXT_OR_LIST.search(self._body, at, at + PIECE_BYTES):
                 return found.start()
-            at += LARGE_BYTES
+            at += PIECE_BYTES
         return len(self._body)
 
     def _end_of_text(self, at: int) -> int:
@@ -99,7 +99,7 @@ class _Reader:
         before that place is looked at again, so that the time is linear whatever comes.
         """
         end, depth, deepest = at, 0, 0
-        while (match := _BARE.match(self._body, end, end + LARGE_BYTES)) and match.end() > end:
+        while (match := _BARE.match(self._body, end, end + PIECE_BYTES)) and match.end() > end:
             characters = np.frombuffer(self._body, np.uint8, match.end() - end, end)
             depths = depth + np.cumsum((characters == ord("[")).astype(np.int32) - (characters == ord("]")))
             closed = np.flatnonzero(depths == 0)

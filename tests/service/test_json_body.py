@@ -39,6 +39,15 @@ def plain(value: Any) -> Any:
     return {key: plain(one) for key, one in value.items()} if isinstance(value, dict) else value
 
 
+def loosely(value: Any) -> Any:
+    """With integers that 64 bits cannot hold as floats, as an array of numbers has them."""
+    if isinstance(value, list):
+        return [loosely(one) for one in value]
+    if isinstance(value, dict):
+        return {key: loosely(one) for key, one in value.items()}
+    return float(value) if type(value) is int and not -(1 << 63) <= value < 1 << 63 else value
+
+
 def irregular(value: Any) -> bool:
     if isinstance(value, Irregular):
         return True
@@ -69,7 +78,7 @@ def test_any_text_read_in_pieces_is_what_it_is_read_whole(body: bytes, changes: 
             return
     # A list that makes no array is refused with a 422; where that is seen first, the rest has not been looked at.
     if not irregular(found):
-        assert plain(found) == orjson.loads(text)
+        assert loosely(plain(found)) == loosely(orjson.loads(text))
 
 
 @pytest.mark.usefixtures("in_small_pieces")
