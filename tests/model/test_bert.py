@@ -135,7 +135,7 @@ def test_names_and_copies_of_older_files_are_read(tmp_path: Path) -> None:
 
 def test_a_head_that_is_not_served_is_refused_by_its_name(tmp_path: Path) -> None:
     saved(tmp_path, bert(), AutoModelForSequenceClassification)
-    with pytest.raises(CheckpointError, match=r"tensor 'classifier\.bias' and 1 more is not used by this family"):
+    with pytest.raises(CheckpointError, match=r"tensor 'classifier\.bias' and 1 more are not used by this family"):
         load_model(tmp_path, name="m")
 
 
