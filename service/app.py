@@ -1,10 +1,12 @@
 """Puts the parts together; the only file that knows them all."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
+import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -14,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from model.checkpoint.load import LoadedModel
 from model.run import run
+from model.sequence import Sequence as Rows
 from service.batcher import Batcher, Budget
 from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
 from service.openapi import document
@@ -28,6 +31,7 @@ from service.ticket import Ticket
 from service.wire.v2_request import LENGTH_HEADER
 
 _LAST_SECONDS = 1.0
+_WARM_UP_ROWS, _WARM_UP_SECONDS = 16, 600.0
 
 
 def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
@@ -41,6 +45,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         parts.batcher.start()
+        await _warm_up(parts)
         yield
         parts.batcher.close()
         # every request has been answered or given up by now, so there is nothing more to wait for
@@ -76,6 +81,16 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         )
     app.add_middleware(RequestLog)
     return app
+
+
+async def _warm_up(parts: Parts) -> None:
+    """A small pass through the whole stack, so that the first call is not slow: weights are read, threads made."""
+    config = parts.model.config
+    rows = np.zeros((_WARM_UP_ROWS, config.d_model), dtype=np.float32)
+    now = time.monotonic()
+    ticket = Ticket(Rows("x", rows, 0, config.n_layers, ()), now, now + _WARM_UP_SECONDS)
+    parts.batcher.submit([ticket])
+    await ticket.done
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -59,6 +59,19 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
     return {"inputs": inputs, "outputs": outputs, "several": len(inputs) > 1 or draw(st.booleans())}
 
 
+def own_name(name: str) -> str:
+    """The name under which the reference has a point."""
+    alias, _, k = name.partition(".")
+    if alias != "hidden_states":
+        return name
+    return "final_norm" if int(k) == L else f"layers.{k}.resid_pre"
+
+
+def kind_of(name: str) -> str:
+    kind = own_name(name).rpartition(".")[2]
+    return "resid_pre" if kind == "embeddings" else kind
+
+
 def places(n: int) -> st.SearchStrategy[Any]:
     """Rows or keys of the grammar: none, a list, a range."""
     ranges = st.integers(0, n - 1).flatmap(lambda a: st.integers(a + 1, n).map(lambda b: {"start": a, "stop": b}))
@@ -67,13 +80,14 @@ def places(n: int) -> st.SearchStrategy[Any]:
 
 @st.composite
 def output(draw: st.DrawFn, number: int, n: int, start: int) -> dict[str, Any]:
-    names = ["final_norm", "logits"]
+    names = ["final_norm", "logits", f"hidden_states.{draw(st.integers(start, L))}"]
+    names += [] if start else ["embeddings"]
     if start < L:
         kind = draw(st.sampled_from(ROW_KINDS + HEAD_KINDS + MAP_KINDS))
         layer = draw(st.integers(start, L - 1).map(str) | st.just("*") | st.just(f"{start}-{L - 1}"))
         names += [f"layers.{layer}.{kind}"] * 4
     name = draw(st.sampled_from(names))
-    kind = name.rpartition(".")[2]
+    kind = kind_of(name)
     chosen: dict[str, Any] = {"name": name, "as": f"out{number}", "rows": draw(places(n))}
     chosen["dtype"] = draw(st.sampled_from(tuple(TOLERANCE)))
     if kind in HEAD_KINDS + MAP_KINDS:
@@ -176,14 +190,19 @@ def test_a_legal_request_gets_the_reference_cut_as_it_asked(
             beside[one["kind"]] = sent if isinstance(sent, list) else sent.tolist()
         listed.append(beside)
         for chosen in request["outputs"]:
-            kind = chosen["name"].rpartition(".")[2]
+            kind = kind_of(chosen["name"])
             layers = range(one["start"], L) if "*" in chosen["name"] or "-" in chosen["name"] else [None]
             if "-" in chosen["name"]:
                 layers = range(int(chosen["name"].split(".")[1].split("-")[0]), L)
             for layer in layers:
                 name = chosen["name"] if layer is None else f"layers.{layer}.{kind}"
                 shown = chosen["as"] if layer is None else f"{chosen['as']}.{name}"
-                expected[prefix + shown] = cut(points[name], kind, chosen), chosen, kind, size_of(points[name], kind)
+                expected[prefix + shown] = (
+                    cut(points[own_name(name)], kind, chosen),
+                    chosen,
+                    kind,
+                    size_of(points[own_name(name)], kind),
+                )
     if request["several"]:
         fields["inputs"] = listed
     else:

@@ -1,0 +1,36 @@
+"""The app as its parts are put together."""
+
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+import service.app
+from model.checkpoint.load import load_model
+from service.app import create_app
+from service.settings import Settings
+
+
+def test_the_whole_stack_has_run_once_before_the_first_call(
+    tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, seen = service.app.run, []
+
+    def noting(stack: object, sequences: list[object], sinks: list[object]) -> None:
+        seen.append([(one.start, one.stop) for one in sequences])  # type: ignore[attr-defined]
+        run(stack, sequences, sinks)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(service.app, "run", noting)
+    with TestClient(create_app(Settings(), load_model(tiny_directory, name="tiny"))) as client:
+        assert seen == [[(0, 3)]]
+        assert client.get("/readyz").status_code == 200
+    assert len(seen) == 1
+
+
+def test_two_apps_with_settings_of_their_own_live_in_one_process(tiny_directory: Path) -> None:
+    model = load_model(tiny_directory, name="tiny")
+    few, many = (create_app(Settings(max_tokens=n), model) for n in (3, 5))
+    with TestClient(few) as narrow, TestClient(many) as wide:
+        call = {"tokens": [1, 2, 3, 4]}
+        assert narrow.post("/forward", json=call).status_code == 413
+        assert wide.post("/forward", json=call).status_code == 200
