@@ -25,8 +25,8 @@ UNEMBEDDING_BYTES = 128 << 20  # of the logits that are computed at a time
 def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink]) -> None:
     """Run the sequences together; what each wants goes to its sink (same order) as soon as it is there."""
     keep = Keep([sequence.wanted for sequence in sequences], sinks)
-    entering = _enter(stack, sequences)
     positions = [_positions(stack, sequence) for sequence in sequences]
+    entering = _enter(stack, sequences, positions)
     n_layers = stack.config.n_layers
 
     members: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink]) -> None:
         _finish(stack, x_TD, packing, keep)
 
 
-def _enter(stack: Stack, sequences: ListOf[Sequence]) -> dict[int, Tensor]:
+def _enter(stack: Stack, sequences: ListOf[Sequence], positions: list[Tensor]) -> dict[int, Tensor]:
     """What each sequence enters the stack with, [N, d]."""
     entered: dict[int, Tensor] = {}
     for i, sequence in enumerate(sequences):
@@ -59,7 +59,7 @@ def _enter(stack: Stack, sequences: ListOf[Sequence]) -> dict[int, Tensor]:
             entered[i] = rows.to(stack.dtype)
             continue
         embedded_ND = stack.embed_tokens(rows) if sequence.kind == "tokens" else rows.to(stack.dtype)
-        entered[i] = stack.enter(embedded_ND, _positions(stack, sequence))
+        entered[i] = stack.enter(embedded_ND, positions[i])
     return entered
 
 
