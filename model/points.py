@@ -174,7 +174,9 @@ def is_pattern(name: str) -> bool:
 
 def _layer(digits: str, name: str, last: int) -> int:
     if len(digits) > _MAX_DIGITS or int(digits) > last:
-        raise UnknownPoint(f"{name!r}: there is no layer {digits[:20]}, the model has layers 0 to {last}")
+        raise UnknownPoint(
+            f"{name!r}: there is no layer {digits[:20]}{'...' * (len(digits) > 20)}, the model has layers 0 to {last}"
+        )
     return int(digits)
 
 

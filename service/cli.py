@@ -177,6 +177,8 @@ def _serve(options: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     logging.basicConfig(level=settings.log_level.upper(), format="%(message)s", stream=sys.stderr)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # an answer that breaks off has its code in its own line
+    logging.getLogger("uvicorn.error").addFilter(lambda line: "without completing" not in line.getMessage())
     listening = _bind(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)

@@ -56,6 +56,11 @@ class Admitted:
         """The bytes of all results."""
         return sum(spec.nbytes for spec in self.specs)
 
+    @property
+    def json_nbytes(self) -> int:
+        """About how many bytes the answer has in JSON."""
+        return json_bytes(self.specs, self.tokens, len(self.sequences))
+
 
 def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:
     """Check a call against the model and the limits. Raises Unprocessable, TooLarge or NotAcceptable."""
@@ -87,7 +92,7 @@ def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: 
                 specs[spec.name] = spec
             wanted.append(want)
             if len(specs) > MAX_RESULTS:
-                raise TooLarge(f"over {MAX_RESULTS} results are asked for, which is the limit of one answer")
+                raise TooLarge(f"at least {len(specs)} results are asked for, the limit of one answer is {MAX_RESULTS}")
         stop = max(want.point.depth(config.n_layers) for want in wanted)
         sequences.append(replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start)))
         tokens.append(_tokens(ids, model))
@@ -114,7 +119,7 @@ def check_size(
             f"the answer would have {admitted.nbytes} bytes, the limit max_answer_bytes is "
             f"{settings.max_answer_bytes}; rows, heads, keys, top_k, pool and dtype make it smaller"
         )
-    if answer_format == "json" and (estimate := json_bytes(admitted.specs)) > settings.max_json_bytes:
+    if answer_format == "json" and (estimate := admitted.json_nbytes) > settings.max_json_bytes:
         raise TooLarge(
             f"the answer would have about {estimate} bytes in JSON, the limit max_json_bytes is "
             f"{settings.max_json_bytes}; ask for {binary_form}, or for less with rows, heads, keys, "
@@ -288,10 +293,8 @@ def _index(chosen: list[int] | RowRange | None, n: int, pointer: str, what: str)
     start = chosen.start + n if chosen.start < 0 else chosen.start
     stop = n if chosen.stop is None else chosen.stop + n if chosen.stop < 0 else chosen.stop
     if not 0 <= start < stop <= n:
-        raise invalid(
-            pointer,
-            f"the range {chosen.start} to {chosen.stop} is empty or outside the {n} {what}s of this input",
-        )
+        end = "the end" if chosen.stop is None else chosen.stop
+        raise invalid(pointer, f"the range {chosen.start} to {end} is empty or outside the {n} {what}s of this input")
     return slice(start, stop)
 
 

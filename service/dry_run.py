@@ -8,7 +8,6 @@ from service.door import Admitted, check_size, fit
 from service.errors import NotAcceptable, ServiceError, TooLarge, Unprocessable
 from service.problem import problem_body
 from service.settings import Settings
-from service.wire.answer import json_bytes
 from service.wire.call import ForwardCall
 from service.wire.formats import Format
 
@@ -43,4 +42,4 @@ def refused(error: ServiceError) -> dict[str, Any]:
 
 def _bytes(admitted: Admitted, answer_format: Format) -> int:
     """Of the tensors in binary, exactly; of the whole answer in JSON, about."""
-    return json_bytes(admitted.specs) if answer_format == "json" else admitted.nbytes
+    return admitted.json_nbytes if answer_format == "json" else admitted.nbytes

@@ -55,6 +55,10 @@ class Exchange:
         """Wait until all sequences have run."""
         return await self.wait_for(self._done)
 
+    def has_left(self) -> bool:
+        """Whether the caller is gone."""
+        return self._leaving.done()
+
     async def settled(self) -> list[Ran]:
         """Wait for the runs to end though the caller may have left: for when all results have come already."""
         return await self._done

@@ -55,10 +55,13 @@ async def run_streamed(
                 while left_over:
                     part = tensor_bytes(await exchange.wait_for(stream.take(spec.name)))
                     left_over -= len(part)
+                    if exchange.has_left():
+                        raise CallerLeft  # the server would take what it cannot send, and count it as sent
                     yield part
             ran = await exchange.settled()
             _note(log, [_usage(n, one.began, one) for n, one in zip(_lengths(admitted), ran, strict=True)])
         except CallerLeft:
+            log["code"] = "caller_left"
             return
         finally:
             exchange.close()

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from service.door import admit
 from service.dry_run import estimate, refused
-from service.errors import Unprocessable
+from service.errors import NotAcceptable, Unprocessable
 from service.forwarding import CallerLeft, run_streamed, run_whole
 from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
@@ -45,7 +45,8 @@ async def forward(
     arrived = time.monotonic()
     coding = coding_of_body(request.headers.get("content-encoding"))
     body_format = format_of_body(request.headers.get("content-type"))
-    answer_format = format_of_answer(",".join(request.headers.getlist("accept")))
+    accept = ",".join(request.headers.getlist("accept"))
+    answer_format = None if dry_run else format_of_answer(accept)
     parameter = request.query_params.get("request")
     body = await read_body(request, parts.settings)
     log = request.state.log
@@ -53,8 +54,8 @@ async def forward(
     if coding:
         packed, limit = body, parts.settings.max_body_bytes
         body = await parts.off_loop(lambda: unpacked(packed, coding, limit))
-    if dry_run:
-        outcome = await parts.off_loop(lambda: _dry_run(body, body_format, answer_format, parameter, parts))
+    if answer_format is None:
+        outcome = await parts.off_loop(lambda: _dry_run(body, body_format, accept, parameter, parts))
         return Response(outcome, media_type=CONTENT_TYPES["json"])
     call = await parts.off_loop(lambda: decode(body, body_format, parameter))
     admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings))
@@ -71,9 +72,9 @@ async def forward(
     return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
 
 
-def _dry_run(body: Body, body_format: Format, answer_format: Format, parameter: str | None, parts: Parts) -> bytes:
+def _dry_run(body: Body, body_format: Format, accept: str, parameter: str | None, parts: Parts) -> bytes:
     try:
-        outcome = estimate(decode(body, body_format, parameter), answer_format, parts.model, parts.settings)
-    except Unprocessable as error:
+        outcome = estimate(decode(body, body_format, parameter), format_of_answer(accept), parts.model, parts.settings)
+    except (Unprocessable, NotAcceptable) as error:
         outcome = refused(error)
     return json.dumps(outcome).encode()  # operations may be more than fit 64 bits

@@ -2,13 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
+
+import orjson
 
 from model.selection import ResultSpec
 from service.host_tensor import HostTensor
 
 # Characters beside the numbers of a result: its shape, and what the manifest says of it.
 _JSON_BESIDE = 400
+_JSON_OF_INPUT = 130  # of its usage
 # Characters that a number takes in JSON on average, with its comma; of float32 as measured on layer outputs.
 _JSON_CHARACTERS = {"float32": 12, "float16": 9, "bfloat16": 10, "int32": 6}
 
@@ -67,11 +71,7 @@ class Answer:
         return self.tokens if self.several else self.tokens[0]
 
 
-def json_bytes(specs: Sequence[ResultSpec]) -> int:
-    """About how many bytes these results take in JSON."""
-    return sum(
-        _JSON_BESIDE
-        + 2 * len(spec.name)
-        + _JSON_CHARACTERS[spec.dtype] * (spec.nbytes // (2 if "16" in spec.dtype else 4))
-        for spec in specs
-    )
+def json_bytes(specs: Sequence[ResultSpec], tokens: Sequence[dict[str, Any] | None], inputs: int) -> int:
+    """About how many bytes an answer of these results takes in JSON, with the tokens of so many inputs beside them."""
+    results = sum(_JSON_BESIDE + 2 * len(spec.name) + _JSON_CHARACTERS[spec.dtype] * prod(spec.shape) for spec in specs)
+    return results + _JSON_OF_INPUT * inputs + sum(len(orjson.dumps(one)) for one in tokens if one)

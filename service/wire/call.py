@@ -1,5 +1,6 @@
 """A call as it stood on the wire, whatever the format was: arrays beside checked fields."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -228,10 +229,10 @@ def _message(message: str, kind: str, value: Any) -> str:
         return "is missing"
     if kind == "model_type":
         return f"should be an object, not {value!r:.40}"
-    message = message.replace("Value should", "should", 1).replace("List should", "should", 1)
+    message = re.sub("^(Input|Value|List|String) should", "should", message)
     message = message.partition(" after validation")[0]
-    shown = f", not {value!r:.40}" if isinstance(value, (str, int, float, bool, type(None))) else ""
-    return message.replace("Input should", "should", 1) + shown
+    shown = f", not {json.dumps(value):.40}" if isinstance(value, (str, int, float, bool, type(None))) else ""
+    return message + shown
 
 
 def _pointer(raw: Any, location: Sequence[int | str]) -> str:

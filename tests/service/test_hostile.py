@@ -126,3 +126,40 @@ def test_whoever_still_waits_when_the_time_to_drain_is_over_gets_a_503() -> None
         assert not caller.is_alive()
     problem(answers[0], 503, "not_ready")
     assert int(answers[0].headers["retry-after"]) > 0
+
+
+def test_the_limit_on_json_counts_the_tokens_that_stand_beside_the_results(limited: httpx.Client) -> None:
+    # 41 rows at most there, so the ids come from many inputs: here the results alone are far below the limit
+    one = {"name": "layers.0.attn_probs", "heads": [0], "rows": [0], "keys": [0]}
+    call = {"tokens": [100] * 40, "outputs": [one | {"as": f"o{i}"} for i in range(19)]}
+    said = limited.post("/forward?dry_run=true", json=call).json()
+    came = post(limited, call)
+    assert came.status_code == 200
+    assert 0.8 < said["answer_bytes"] / len(came.content) < 1.5
+    more = call | {"outputs": [one | {"as": f"o{i}"} for i in range(30)]}
+    problem(post(limited, more), 413, "json_too_large")
+
+
+def test_a_dry_run_says_that_a_format_is_not_offered(tiny: httpx.Client) -> None:
+    said = tiny.post("/forward?dry_run=true", json={"tokens": [1]}, headers={"Accept": "text/html"})
+    assert said.status_code == 200
+    assert said.json()["admitted"] is False
+    assert said.json()["code"] == "not_acceptable"
+
+
+def test_a_reader_who_left_stands_in_the_log_as_such() -> None:
+    with serving("mgm", "--threads", "1") as server:
+        call = {"tokens": ids(499, 9669), "outputs": ["layers.*.attn_probs"]}
+        headers = {"Accept": SAFETENSORS, "X-Request-Id": "left-early"}
+        with server.client() as client, client.stream("POST", "/forward", json=call, headers=headers) as response:
+            next(response.iter_raw())
+        line = json.loads(server.wait_for_line('"left-early"'))
+    assert line["code"] == "caller_left"
+    assert line["bytes_out"] < 8 * 8 * 499 * 499 * 4
+
+
+def test_too_many_results_are_refused_with_both_numbers(tiny: httpx.Client) -> None:
+    outputs = [{"name": "layers.*.ln1", "as": f"o{i}"} for i in range(9)]
+    body = problem(post(tiny, {"inputs": [{"tokens": [1]}] * 4000, "outputs": outputs}), 413, "too_large")
+    assert "100001" in body["detail"]
+    assert "100000" in body["detail"]
