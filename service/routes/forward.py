@@ -77,4 +77,4 @@ def _dry_run(body: Body, body_format: Format, accept: str, parameter: str | None
         outcome = estimate(decode(body, body_format, parameter), format_of_answer(accept), parts.model, parts.settings)
     except (Unprocessable, NotAcceptable) as error:
         outcome = refused(error)
-    return json.dumps(outcome).encode()  # operations may be more than fit 64 bits
+    return json.dumps(outcome, separators=(",", ":")).encode()  # operations may be more than fit 64 bits

@@ -326,7 +326,7 @@ WRONG: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "an unknown pool": (out(post_(pool="max")), "/outputs/0/pool", ("mean", "max")),
     "top_k 0": (out(probs(top_k=0)), "/outputs/0/top_k", ("0",)),
     "top_k -1": (out(probs(top_k=-1)), "/outputs/0/top_k", ("-1",)),
-    "top_k true": (out(probs(top_k=True)), "/outputs/0/top_k", ("True",)),
+    "top_k true": (out(probs(top_k=True)), "/outputs/0/top_k", ("true",)),
     "top_k of a point with rows": (out(post_(top_k=2)), "/outputs/0/top_k", ("attn_probs", "logits")),
     "an unknown dtype": (out(post_(dtype="float64")), "/outputs/0/dtype", ("float32", "float16", "bfloat16")),
     "two results under one name": (out("logits", post_(**{"as": "logits"})), "/outputs/1", ("logits",)),
