@@ -1,6 +1,7 @@
 """The `headwater` command: serve, init, convert, fetch."""
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -161,6 +162,10 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        # What is there by now stays: without this the collector goes through all of it every now and then, and the event
+        # loop waits tens of milliseconds for that.
+        gc.collect()
+        gc.freeze()
         if self.started and sockets:
             host, port = sockets[0].getsockname()[:2]
             name = self.config.app.state.parts.model.name  # type: ignore[union-attr]
