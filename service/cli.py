@@ -162,8 +162,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # What is there by now stays: without this the collector goes through all of it every now and then, and the event
-        # loop waits tens of milliseconds for that.
+        # What is there by now stays. Otherwise the collector goes through all of it every now and then, for which the
+        # event loop has to wait.
         gc.collect()
         gc.freeze()
         if self.started and sockets:
