@@ -5,7 +5,7 @@ everything that the answer will hold.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from model.sequence import Sequence
 from model.tokenizer import encode, strings
 from service.errors import TooLarge, invalid
 from service.host_tensor import HostTensor
+from service.manifest import manifest
 from service.settings import Settings
 from service.wire.answer import json_bytes
 from service.wire.binary_answer import check_npy
@@ -45,6 +46,7 @@ class Admitted:
     tokens: list[dict[str, Any] | None]
     several: bool
     seconds: float
+    manifest: dict[str, Any] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -69,7 +71,8 @@ def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings
             raise invalid(f"{one.pointer}/n", "stands for an input in a dry run alone")
     admitted = fit(call, answer_format, model, settings)
     check_size(admitted, answer_format, settings)
-    return admitted
+    # here and not where the answer is put together: that is in the event loop, and there may be very many results
+    return replace(admitted, manifest=manifest((want for rows in admitted.sequences for want in rows.wanted), model))
 
 
 def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:

@@ -5,7 +5,6 @@ from typing import Any
 
 from service.door import Admitted
 from service.exchange import CallerLeft, Exchange
-from service.manifest import manifest
 from service.parts import Parts
 from service.result_stream import ResultStream
 from service.ticket import Began, Ran
@@ -21,7 +20,7 @@ async def run_whole(admitted: Admitted, parts: Parts, *, arrived: float, left: A
     exchange = _exchange(admitted, parts, arrived, left, None)
     try:
         ran = await exchange.ran()
-        usage = [_usage(n, one.began, one) for n, one in zip(_lengths(admitted), ran, strict=True)]
+        usage = _usage_of_runs(admitted, ran)
         _note(log, usage)
         tensors = {name: tensor for ticket in exchange.tickets for name, tensor in ticket.results.items()}
         return _answer(admitted, usage, parts, tensors)
@@ -41,11 +40,12 @@ async def run_streamed(
     exchange = _exchange(admitted, parts, arrived, left, stream)
     try:
         began = await exchange.begun()
+        usage = [_usage(n, one, None) for n, one in zip(_lengths(admitted), began, strict=True)]
+        answer = _answer(admitted, usage, parts, {})
+        header = await parts.off_loop(lambda: safetensors_header(answer))
     except BaseException:
         exchange.close()
         raise
-    answer = _answer(admitted, [_usage(n, b, None) for n, b in zip(_lengths(admitted), began, strict=True)], parts, {})
-    header = safetensors_header(answer)
 
     async def pieces() -> AsyncGenerator[Piece, None]:
         try:
@@ -59,14 +59,14 @@ async def run_streamed(
                         raise CallerLeft  # the server would take what it cannot send, and count it as sent
                     yield part
             ran = await exchange.settled()
-            _note(log, [_usage(n, one.began, one) for n, one in zip(_lengths(admitted), ran, strict=True)])
+            _note(log, _usage_of_runs(admitted, ran))
         except CallerLeft:
             log["code"] = "caller_left"
             return
         finally:
             exchange.close()
 
-    return len(header) + sum(spec.nbytes for spec in admitted.specs), pieces(), answer
+    return len(header) + admitted.nbytes, pieces(), answer
 
 
 def _exchange(
@@ -84,6 +84,10 @@ def _exchange(
 
 def _lengths(admitted: Admitted) -> list[int]:
     return [sequence.length for sequence in admitted.sequences]
+
+
+def _usage_of_runs(admitted: Admitted, ran: list[Ran]) -> list[Usage]:
+    return [_usage(n, one.began, one) for n, one in zip(_lengths(admitted), ran, strict=True)]
 
 
 def _usage(tokens: int, began: Began, ran: Ran | None) -> Usage:
@@ -113,7 +117,7 @@ def _answer(admitted: Admitted, usage: list[Usage], parts: Parts, tensors: dict[
         usage=usage,
         several=admitted.several,
         tokens=admitted.tokens,
-        manifest=manifest((want for rows in admitted.sequences for want in rows.wanted), parts.model),
+        manifest=admitted.manifest,
     )
 
 
