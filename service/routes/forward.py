@@ -17,7 +17,8 @@ from service.parts import Parts, PartsDep
 from service.routes.leaving import CALLER_LEFT, until_disconnected
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors, npy_headers
-from service.wire.body import Body, read_body
+from service.wire.body import read_body
+from service.wire.call import ForwardCall
 from service.wire.coding import coding_of_body, unpacked
 from service.wire.decode import decode
 from service.wire.formats import CONTENT_TYPES, Format, format_of_answer, format_of_body
@@ -51,13 +52,14 @@ async def forward(
     body = await read_body(request, parts.settings)
     log = request.state.log
     log["bytes_in"] = len(body)
-    if coding:
-        packed, limit = body, parts.settings.max_body_bytes
-        body = await parts.off_loop(lambda: unpacked(packed, coding, limit))
+
+    def decoded() -> ForwardCall:
+        return decode(unpacked(body, coding, parts.settings.max_body_bytes), body_format, parameter)
+
     if answer_format is None:
-        outcome = await parts.off_loop(lambda: _dry_run(body, body_format, accept, parameter, parts))
+        outcome = await parts.off_loop(lambda: _dry_run(decoded, accept, parts))
         return Response(outcome, media_type=CONTENT_TYPES["json"])
-    call = await parts.off_loop(lambda: decode(body, body_format, parameter))
+    call = await parts.off_loop(decoded)
     admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings))
     media_type, left = CONTENT_TYPES[answer_format], until_disconnected(request)
     try:
@@ -72,9 +74,9 @@ async def forward(
     return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
 
 
-def _dry_run(body: Body, body_format: Format, accept: str, parameter: str | None, parts: Parts) -> bytes:
+def _dry_run(decoded: Callable[[], ForwardCall], accept: str, parts: Parts) -> bytes:
     try:
-        outcome = estimate(decode(body, body_format, parameter), format_of_answer(accept), parts.model, parts.settings)
+        outcome = estimate(decoded(), format_of_answer(accept), parts.model, parts.settings)
     except (Unprocessable, NotAcceptable) as error:
         outcome = refused(error)
     return json.dumps(outcome, separators=(",", ":")).encode()  # operations may be more than fit 64 bits

@@ -16,11 +16,11 @@ from service.infer import admit_infer
 from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
 from service.parts import Parts, PartsDep
 from service.routes.leaving import CALLER_LEFT, until_disconnected
-from service.wire.body import Body, read_body
-from service.wire.coding import Coding, coding_of_answer, coding_of_body, packed, unpacked
+from service.wire.body import read_body
+from service.wire.coding import coding_of_answer, coding_of_body, packed, unpacked
 from service.wire.pieces import Piece, PiecesResponse
 from service.wire.v2_answer import MODEL_VERSION, encode
-from service.wire.v2_request import LENGTH_HEADER, InferCall, decode, length_of_json
+from service.wire.v2_request import LENGTH_HEADER, decode, length_of_json
 
 router = APIRouter()
 # A name may hold slashes; so the routes with more behind it come first, which here is from below.
@@ -88,7 +88,8 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     body = await read_body(request, parts.settings)
     log = request.state.log
     log["bytes_in"] = len(body)
-    asked = await parts.off_loop(lambda: _decode(body, came_in, json_length, parts.settings.max_body_bytes))
+    limit = parts.settings.max_body_bytes
+    asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit), json_length))
     admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings))
     try:
         answer = await run_whole(admitted, parts, arrived=arrived, left=until_disconnected(request), log=log)
@@ -106,10 +107,6 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     if length is None:
         return PiecesResponse(pieces, "application/json", headers)
     return PiecesResponse(pieces, "application/octet-stream", headers | {LENGTH_HEADER: str(length)})
-
-
-def _decode(body: Body, coding: Coding | None, json_length: int | None, limit: int) -> InferCall:
-    return decode(unpacked(body, coding, limit) if coding else body, json_length)
 
 
 @router.get(_MODEL, summary="The model: its inputs and outputs", dependencies=_IS_SERVED, **METADATA)

@@ -41,8 +41,10 @@ def coding_of_answer(accept_encoding: str | None) -> Coding | None:
     return max((*_WINDOW, None), key=lambda coding: asked.get(coding, 0.0)) if asked else None
 
 
-def unpacked(body: bytes | Body, coding: Coding, limit: int) -> bytearray:
+def unpacked(body: Body, coding: Coding | None, limit: int) -> Body:
     """The body that a packed one holds, of at most `limit` bytes. Raises TooLarge or Malformed."""
+    if coding is None:
+        return body
     unpacker = zlib.decompressobj(_WINDOW[coding])
     whole = bytearray()
     try:
