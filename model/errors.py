@@ -15,3 +15,7 @@ class NonFiniteResult(Exception):
         super().__init__(f"{point} has values that are NaN, Inf, or beyond the range of {dtype}")
         self.point = point
         self.dtype = dtype
+
+
+class NobodyWaits(Exception):
+    """A run was given up between two layers, because nobody waits for any of its sequences."""

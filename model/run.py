@@ -5,6 +5,7 @@ A sequence joins the matrix at its first layer and leaves it at its deepest; no 
 Names end in their dimensions: T rows of the packed matrix, N of one sequence, D model width, V vocabulary.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from itertools import zip_longest
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from model.errors import NobodyWaits
 from model.keep import Keep, Sink
 from model.packing import Packing
 from model.selection import Wanted, largest, result_specs, take
@@ -21,9 +23,17 @@ from model.stack import Stack
 UNEMBEDDING_BYTES = 128 << 20  # of the logits that are computed at a time
 
 
+def always() -> bool:
+    """For runs that are never given up."""
+    return True
+
+
 @torch.inference_mode()
-def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink]) -> None:
-    """Run the sequences together; what each wants goes to its sink (same order) as soon as it is there."""
+def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink], is_wanted: Callable[[], bool] = always) -> None:
+    """Run the sequences together; what each wants goes to its sink (same order) as soon as it is there.
+
+    `is_wanted` is asked before each layer; when it says no the run ends with NobodyWaits.
+    """
     keep = Keep([sequence.wanted for sequence in sequences], sinks)
     positions = [_positions(stack, sequence) for sequence in sequences]
     entering = _enter(stack, sequences, positions)
@@ -33,6 +43,8 @@ def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink]) -> None:
     x_TD = torch.empty(0)
     packing = Packing((), ())
     for depth in range(n_layers + 1):
+        if not is_wanted():
+            raise NobodyWaits
         joining = [i for i, sequence in enumerate(sequences) if sequence.start == depth]
         if joining:
             members, x_TD = _join(packing, x_TD, joining, entering)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -15,10 +15,15 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import RedirectResponse, Response
 
 from model.checkpoint.load import LoadedModel
+from model.cost import cost_of
 from model.run import run
 from model.sequence import Sequence as Rows
-from service.batcher import Batcher, Budget
+from service.admission import Admission, Bounds
+from service.api_keys import ApiKeys
+from service.batcher import Batcher
+from service.entrance import Entrance
 from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
+from service.limits import limits_in_force
 from service.openapi import document
 from service.openapi_v2 import SCHEMAS as V2_SCHEMAS
 from service.openapi_v2 import fill_examples
@@ -37,10 +42,20 @@ _WARM_UP_ROWS, _WARM_UP_SECONDS = 16, 600.0
 def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     """The app around a loaded model; its model thread runs from the app's start to its end."""
 
-    def run_batch(tickets: Sequence[Ticket]) -> None:
-        run(loaded.stack, [ticket.sequence for ticket in tickets], list(tickets))
+    def run_batch(tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> None:
+        run(loaded.stack, [ticket.sequence for ticket in tickets], list(tickets), is_wanted)
 
-    parts = Parts(settings, loaded, Batcher(run_batch, Budget(settings.max_batch_tokens)))
+    limits = limits_in_force(
+        settings,
+        loaded.config,
+        rows_per_second=1000.0,
+        device_bytes=1 << 33,
+        host_bytes=1 << 33,
+    )
+    keys = ApiKeys.read(settings.api_keys_file) if settings.api_keys_file else None
+    bounds = Bounds(limits.max_queue_requests, limits.max_queue_tokens, limits.max_held_bytes)
+    admission = Admission(bounds, rows_per_second=1000.0, fair=keys is not None)
+    parts = Parts(settings, loaded, Batcher(run_batch, limits.budget), admission, limits)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -71,6 +86,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         return RedirectResponse("/docs")
 
     _add_error_handlers(app)
+    app.add_middleware(Entrance, keys=keys)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -88,7 +104,8 @@ async def _warm_up(parts: Parts) -> None:
     config = parts.model.config
     rows = np.zeros((_WARM_UP_ROWS, config.d_model), dtype=np.float32)
     now = time.monotonic()
-    ticket = Ticket(Rows("x", rows, 0, config.n_layers, ()), now, now + _WARM_UP_SECONDS)
+    sequence = Rows("x", rows, 0, config.n_layers, ())
+    ticket = Ticket(sequence, cost_of(config, sequence), now, now + _WARM_UP_SECONDS)
     parts.batcher.submit([ticket])
     await ticket.done
 

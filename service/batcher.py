@@ -1,4 +1,4 @@
-"""Tickets to batches to results: a queue, a pure choice of what runs together, and one thread that owns the model.
+"""Tickets to batches to results: a fair queue, and one thread that owns the model.
 
 There is no timer: while the model is busy tickets gather, and when it is free the next batch takes what there is.
 """
@@ -6,55 +6,42 @@ There is no timer: while the model is busy tickets gather, and when it is free t
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Literal
 
+from model.errors import NobodyWaits
+from model.out_of_memory import give_back, is_out_of_memory
 from service.errors import DeadlinePassed, Draining, ModelFailed
+from service.fair_queue import Budget, FairQueue
 from service.ticket import Began, Ran, Ticket
 
 log = logging.getLogger("headwater.batcher")
 
-RunBatch = Callable[[Sequence[Ticket]], None]
-"""Run the tickets' sequences together and put each one's results on its ticket; may raise."""
+IDLE_BEAT_SECONDS = 1.0
 
+RunBatch = Callable[[Sequence[Ticket], Callable[[], bool]], None]
+"""Run the tickets' sequences together and put each one's results on its ticket; may raise.
 
-@dataclass(frozen=True)
-class Budget:
-    """What one model call may hold: `tokens` are rows of the packed matrix."""
+The second argument is to be asked between layers whether to go on; where it says no, NobodyWaits is raised.
+"""
 
-    tokens: int
-
-
-def take_batch(waiting: deque[Ticket], budget: Budget, now: float) -> tuple[list[Ticket], list[Ticket]]:
-    """The oldest tickets that fit one model call, and those that were set aside because nobody waits for them.
-
-    Both are taken out of `waiting`. The first that is wanted is always taken, so that one over the budget runs by
-    itself; the order of arrival is kept.
-    """
-    batch: list[Ticket] = []
-    aside: list[Ticket] = []
-    tokens = 0
-    while waiting:
-        ticket = waiting[0]
-        if ticket.is_wanted(now):
-            tokens += ticket.sequence.length
-            if batch and tokens > budget.tokens:
-                break
-            batch.append(waiting.popleft())
-        else:
-            aside.append(waiting.popleft())
-    return batch, aside
+Failure = Literal["left", "out of memory", "failed"]
 
 
 class Batcher:
-    """The queue and the model thread. `submit` is for the event loop, everything else happens in the thread."""
+    """The queue and the model thread. `submit` is for the event loop, everything else happens in the thread.
 
-    def __init__(self, run_batch: RunBatch, budget: Budget) -> None:
-        self._run_batch, self._budget = run_batch, budget
-        self._waiting: deque[Ticket] = deque()
+    `on_death` is called, from the thread, when it ends without having been closed.
+    """
+
+    def __init__(self, run_batch: RunBatch, budget: Budget, on_death: Callable[[], None] | None = None) -> None:
+        self.budget = budget
+        self._run_batch, self._on_death = run_batch, on_death
+        self._queue = FairQueue()
+        self._running_rows = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._beat = time.monotonic()
         self._thread = threading.Thread(target=self._work, name="headwater-model", daemon=True)
 
     def start(self) -> None:
@@ -69,12 +56,32 @@ class Batcher:
         """Whether tickets are taken."""
         return self._thread.is_alive() and not self._closed
 
+    def beat_age(self) -> float:
+        """Seconds since the thread last showed that it lives: it does so while it waits, and between layers."""
+        return time.monotonic() - self._beat
+
+    @property
+    def waiting_requests(self) -> int:
+        """Sequences that wait."""
+        return len(self._queue)
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Rows of the sequences that wait."""
+        with self._changed:
+            return self._queue.rows
+
+    @property
+    def running_tokens(self) -> int:
+        """Rows of the batch that runs."""
+        return self._running_rows
+
     def submit(self, tickets: Sequence[Ticket]) -> None:
         """Let tickets wait for their runs, in this order. Raises Draining once the batcher is closed."""
         with self._changed:
             if self._closed:
-                raise Draining("the service is shutting down", retry_after=5)
-            self._waiting.extend(tickets)
+                raise _going_down()
+            self._queue.add(tickets)
             self._changed.notify()
 
     def close(self) -> None:
@@ -90,47 +97,100 @@ class Batcher:
 
     def _work(self) -> None:
         batch: list[Ticket] = []
+        died = True
         try:
             while (batch := self._take()) or not self._closed:
                 self._run(batch, time.monotonic())
+            died = False
+        except BaseException:
+            log.critical("the model thread died", exc_info=True)
         finally:
             with self._changed:
                 self._closed = True
-                left = [*batch, *self._waiting]
-                self._waiting.clear()
+                left = [*batch, *self._queue.clear()]
             for ticket in left:
-                ticket.refuse(Draining("the service is shutting down", retry_after=5))
+                ticket.refuse(ModelFailed("the model thread died") if died else _going_down())
+            if died and self._on_death is not None:
+                self._on_death()
 
     def _take(self) -> list[Ticket]:
         """The next batch, as soon as there is one; empty when there was nobody left to run for, or at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
+            while not (self._queue or self._closed):
+                self._beat = time.monotonic()
+                self._changed.wait(IDLE_BEAT_SECONDS)
+            self._beat = time.monotonic()
             if self._closed:
                 return []
-            batch, aside = take_batch(self._waiting, self._budget, time.monotonic())
+            batch, aside = self._queue.take(self.budget, time.monotonic())
         for ticket in aside:
             ticket.refuse(DeadlinePassed("the deadline passed while the request was waiting"))
         return batch
 
     def _run(self, batch: list[Ticket], started: float) -> None:
         """Run a batch and settle its tickets; a batch that fails is run again in halves, down to the culprit."""
+        batch = _still_wanted(batch)
         if not batch:
             return
-        tokens = sum(ticket.sequence.length for ticket in batch)
+        began = Began(0.0, started, len(batch), sum(ticket.cost.rows for ticket in batch))
         for ticket in batch:
-            ticket.begin(Began(ticket.arrived, started, len(batch), tokens))
+            ticket.begin(began.of(ticket.arrived))
+        failure = self._attempt(batch)
+        if failure is None:
+            ended = time.monotonic()
+            for ticket in batch:
+                ticket.settle(Ran(began.of(ticket.arrived), ended))
+            return
+        # Nothing refers to the failed run any more, neither its results nor its frames: so its memory is free.
+        for ticket in batch:
+            ticket.forget()
+        if failure == "out of memory":
+            give_back()
+        if failure == "left":
+            _still_wanted(batch)
+        elif len(batch) > 1:
+            middle = len(batch) // 2
+            self._run(batch[:middle], started)
+            self._run(batch[middle:], started)
+        elif failure == "out of memory":
+            batch[0].refuse(ModelFailed("there is not enough memory for this request alone", code="out_of_memory"))
+        else:
+            batch[0].refuse(ModelFailed("the model failed on this request"))
+
+    def _attempt(self, batch: list[Ticket]) -> Failure | None:
+        """Run a batch once; what went wrong, or None."""
+
+        def is_wanted() -> bool:
+            self._beat = now = time.monotonic()
+            return any(ticket.is_wanted(now) for ticket in batch)
+
+        self._running_rows = sum(ticket.cost.rows for ticket in batch)
         try:
-            self._run_batch(batch)
+            self._run_batch(batch, is_wanted)
+        except NobodyWaits:
+            return "left"
         except Exception as error:
             if len(batch) > 1:
                 log.warning("a batch of %d failed and is run again in halves", len(batch), exc_info=error)
-                middle = len(batch) // 2
-                self._run(batch[:middle], started)
-                self._run(batch[middle:], started)
-                return
-            log.error("a sequence failed in the model", exc_info=error)
-            batch[0].refuse(ModelFailed("the model failed on this request"))
-            return
-        ended = time.monotonic()
-        for ticket in batch:
-            ticket.settle(Ran(Began(ticket.arrived, started, len(batch), tokens), ended))
+            else:
+                log.error("a sequence failed in the model", exc_info=error)
+            return "out of memory" if is_out_of_memory(error) else "failed"
+        finally:
+            self._running_rows = 0
+        return None
+
+
+def _going_down() -> Draining:
+    return Draining("the service is shutting down", retry_after=5)
+
+
+def _still_wanted(batch: list[Ticket]) -> list[Ticket]:
+    """Those that somebody waits for; the others are told that it is too late."""
+    now = time.monotonic()
+    wanted: list[Ticket] = []
+    for ticket in batch:
+        if ticket.is_wanted(now):
+            wanted.append(ticket)
+        else:
+            ticket.refuse(DeadlinePassed("the deadline passed while the request was waiting or running"))
+    return wanted

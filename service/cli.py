@@ -24,6 +24,7 @@ from model.checkpoint.initialise import initialise
 from model.checkpoint.load import LoadedModel, load_model
 from model.checkpoint.packages import DEFAULT, PACKAGES, converted_gguf, packaged_model
 from model.errors import CheckpointError
+from service.api_keys import KeysFileError
 from service.app import create_app
 from service.settings import Settings
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
-    except CheckpointError as error:
+    except (CheckpointError, KeysFileError) as error:
         print(f"headwater: {error}", file=sys.stderr)
         return WRONG_USE
 

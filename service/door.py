@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from model.checkpoint.load import LoadedModel
 from model.config import StackConfig
+from model.cost import Cost, cost_of
 from model.keep import names_as_made
 from model.points import Point, UnknownPoint, expand, is_pattern
 from model.selection import Index, ResultSpec, Wanted, heads_of, result_specs
@@ -38,7 +39,8 @@ class Admitted:
     """A call that fits the model: its sequences, what the answer will hold and in which order, what stands beside it.
 
     In JSON results stand in the order in which they were asked for, in safetensors in the order in which they are made.
-    `seconds` is the time that the call may take.
+    `seconds` is the time that the call may take, `costs` what each sequence takes of a batch, `held_bytes` what the
+    answer takes until it is out.
     """
 
     sequences: list[Sequence]
@@ -46,6 +48,8 @@ class Admitted:
     tokens: list[dict[str, Any] | None]
     several: bool
     seconds: float
+    costs: list[Cost] = field(default_factory=list)
+    held_bytes: int = 0
     manifest: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -72,7 +76,12 @@ def admit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings
     admitted = fit(call, answer_format, model, settings)
     check_size(admitted, answer_format, settings)
     # here and not where the answer is put together: that is in the event loop, and there may be very many results
-    return replace(admitted, manifest=manifest((want for rows in admitted.sequences for want in rows.wanted), model))
+    return replace(
+        admitted,
+        costs=[cost_of(model.config, rows) for rows in admitted.sequences],
+        held_bytes=admitted.nbytes + (admitted.json_nbytes if answer_format == "json" else 0),
+        manifest=manifest((want for rows in admitted.sequences for want in rows.wanted), model),
+    )
 
 
 def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: Settings) -> Admitted:

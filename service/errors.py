@@ -75,6 +75,18 @@ class Unprocessable(ServiceError):
     code, title = "invalid_request", "The request cannot be run"
 
 
+class Unauthorized(ServiceError):
+    """API keys are configured, and none or a wrong one came."""
+
+    code, title = "unauthorized", "An API key is needed"
+
+
+class QueueFull(ServiceError):
+    """There is no room for the request now."""
+
+    code, title = "queue_full", "The queue is full"
+
+
 class Draining(ServiceError):
     """The service is going down, or not up yet."""
 
@@ -95,6 +107,7 @@ class ModelFailed(ServiceError):
 
 STATUS: dict[type[ServiceError], int] = {
     Malformed: 400,
+    Unauthorized: 401,
     NotFound: 404,
     MethodNotAllowed: 405,
     NotAcceptable: 406,
@@ -102,6 +115,7 @@ STATUS: dict[type[ServiceError], int] = {
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Unprocessable: 422,
+    QueueFull: 429,
     ModelFailed: 500,
     Draining: 503,
     DeadlinePassed: 504,

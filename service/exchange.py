@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from model.cost import Cost
 from model.sequence import Sequence as Rows
 from service.batcher import Batcher
 from service.errors import DeadlinePassed
@@ -28,16 +29,17 @@ class Exchange:
 
     def __init__(
         self,
-        sequences: Sequence[Rows],
+        sequences: Sequence[tuple[Rows, Cost]],
         batcher: Batcher,
         *,
         arrived: float,
         seconds: float,
         left: Awaitable[None],
         deliver: Callable[[str, int, HostTensor], None] | None = None,
+        share: str = "",
     ) -> None:
         self._deadline = arrived + seconds
-        self.tickets = [Ticket(rows, arrived, self._deadline, deliver) for rows in sequences]
+        self.tickets = [Ticket(rows, cost, arrived, self._deadline, deliver, share) for rows, cost in sequences]
         self._leaving = asyncio.ensure_future(left)
         self._done = asyncio.gather(*(ticket.done for ticket in self.tickets))
         self._done.add_done_callback(_noted)

@@ -15,9 +15,11 @@ from service.wire.pieces import Piece
 Log = dict[str, Any]
 
 
-async def run_whole(admitted: Admitted, parts: Parts, *, arrived: float, left: Awaitable[None], log: Log) -> Answer:
+async def run_whole(
+    admitted: Admitted, parts: Parts, *, share: str, arrived: float, left: Awaitable[None], log: Log
+) -> Answer:
     """Run a call and give its answer when all of it is there. Raises ServiceError or CallerLeft."""
-    exchange = _exchange(admitted, parts, arrived, left, None)
+    exchange = _exchange(admitted, parts, share, arrived, left, None)
     try:
         ran = await exchange.ran()
         usage = _usage_of_runs(admitted, ran)
@@ -29,7 +31,7 @@ async def run_whole(admitted: Admitted, parts: Parts, *, arrived: float, left: A
 
 
 async def run_streamed(
-    admitted: Admitted, parts: Parts, *, arrived: float, left: Awaitable[None], log: Log
+    admitted: Admitted, parts: Parts, *, share: str, arrived: float, left: Awaitable[None], log: Log
 ) -> tuple[int, AsyncGenerator[Piece, None], Answer]:
     """Run a call and give the bytes of its safetensors answer while they are made: length, pieces, what is known.
 
@@ -37,7 +39,7 @@ async def run_streamed(
     error ends the pieces, which must be closed.
     """
     stream = ResultStream()
-    exchange = _exchange(admitted, parts, arrived, left, stream)
+    exchange = _exchange(admitted, parts, share, arrived, left, stream)
     try:
         began = await exchange.begun()
         usage = [_usage(n, one, None) for n, one in zip(_lengths(admitted), began, strict=True)]
@@ -70,15 +72,21 @@ async def run_streamed(
 
 
 def _exchange(
-    admitted: Admitted, parts: Parts, arrived: float, left: Awaitable[None], stream: ResultStream | None
+    admitted: Admitted,
+    parts: Parts,
+    share: str,
+    arrived: float,
+    left: Awaitable[None],
+    stream: ResultStream | None,
 ) -> Exchange:
     return Exchange(
-        admitted.sequences,
+        list(zip(admitted.sequences, admitted.costs, strict=True)),
         parts.batcher,
         arrived=arrived,
         seconds=admitted.seconds,
         left=left,
         deliver=stream.deliver if stream else None,
+        share=share,
     )
 
 

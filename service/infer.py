@@ -22,7 +22,9 @@ def admit_infer(asked: InferCall, model: LoadedModel, settings: Settings) -> tup
     specs = {spec.name: spec for spec in admitted.specs}
     in_json = [specs[name] for name, is_binary in binary.items() if not is_binary]
     if in_json:
-        check_size(replace(admitted, specs=in_json, tokens=[]), "json", settings, binary_form="binary_data")
+        json_part = replace(admitted, specs=in_json, tokens=[])
+        check_size(json_part, "json", settings, binary_form="binary_data")
+        admitted = replace(admitted, held_bytes=admitted.held_bytes + json_part.json_nbytes)
     return replace(admitted, specs=[specs[name] for name in binary]), binary
 
 

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
 from model.checkpoint.load import LoadedModel
+from service.admission import Admission
 from service.batcher import Batcher
+from service.limits import Limits
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -17,11 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parts:
-    """Settings, the loaded model, the batcher, and threads for work on bodies."""
+    """Settings and the limits that follow, the loaded model, the batcher, what is admitted, threads for bodies."""
 
     settings: Settings
     model: LoadedModel
     batcher: Batcher
+    admission: Admission
+    limits: Limits
     wire_threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="headwater-wire")
     )
@@ -33,7 +37,12 @@ class Parts:
 
 def parts_of(request: Request) -> Parts:
     """The parts of the app that a request came to."""
-    parts: Parts = request.app.state.parts
+    return parts_in(request.app)
+
+
+def parts_in(app: Any) -> Parts:
+    """The parts of an app."""
+    parts: Parts = app.state.parts
     return parts
 
 

@@ -1,5 +1,6 @@
 """Every knob: typed, frozen, built once at start. Each is an option of `headwater serve` and a HEADWATER_* variable."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
@@ -35,8 +36,22 @@ class Settings(BaseSettings):
     ignore_config_keys: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="keys of config.json that are known not to change the numbers, with commas between"
     )
-    max_batch_tokens: PositiveInt = Field(
-        8192, description="rows of one packed matrix X; a longer sequence runs by itself"
+    max_batch_tokens: PositiveInt | None = Field(
+        None,
+        description="rows of one packed matrix X; a longer sequence runs by itself. By speed and memory if not set",
+    )
+    max_batch_attention: PositiveInt | None = Field(
+        None, description="sum of N squared of one batch; a longer sequence runs by itself. By the model if not set"
+    )
+    max_batch_bytes: PositiveInt | None = Field(
+        None, description="bytes of the results of one batch; one with more runs by itself. By memory if not set"
+    )
+    max_queue_requests: PositiveInt = Field(1024, description="requests that are admitted, waiting and running")
+    max_queue_tokens: PositiveInt | None = Field(
+        None, description="rows that are admitted, waiting and running. 30 seconds of work if not set"
+    )
+    max_held_bytes: PositiveInt | None = Field(
+        None, description="bytes of bodies and answers of all that is admitted. By memory if not set"
     )
     max_tokens: PositiveInt = Field(262_144, description="rows of one request, all of its sequences together")
     max_inputs: PositiveInt = Field(4096, description="sequences of one request")
@@ -54,6 +69,9 @@ class Settings(BaseSettings):
     )
     drain_seconds: float = Field(
         20.0, gt=0, le=LONGEST_SECONDS, description="how long running requests may take to end after SIGTERM"
+    )
+    api_keys_file: Path | None = Field(
+        None, description="a file with an API key a line, or a name and a key; calls need no key if not set"
     )
     cors_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="web origins that may call, with commas between; none if not set"

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from model.cost import Cost
 from model.errors import NonFiniteResult
 from model.selection import Wanted, result_names
 from model.sequence import Sequence
@@ -21,6 +22,10 @@ class Began:
     started: float
     batch_sequences: int
     batch_tokens: int
+
+    def of(self, arrived: float) -> "Began":
+        """The same for a ticket that arrived then."""
+        return replace(self, arrived=arrived)
 
 
 @dataclass(frozen=True)
@@ -38,16 +43,24 @@ class Ticket:
     `done` and may abandon it at any time, after which nobody computes for it if that can be helped. Results are kept
     in `results`, unless a `deliver` is given: then each goes there at once, in the event loop, and is not kept;
     maps go in parts. It gets the name, the number of bytes before the part, and the part.
+
+    `share` is the API key whose share of the model it uses. `turn` and `passed` belong to the queue.
     """
 
     def __init__(
         self,
         sequence: Sequence,
+        cost: Cost,
         arrived: float,
         deadline: float,
         deliver: Callable[[str, int, HostTensor], None] | None = None,
+        share: str = "",
     ) -> None:
         self.sequence = sequence
+        self.cost = cost
+        self.share = share
+        self.turn = 0.0
+        self.passed = 0
         self.arrived = arrived
         self.deadline = deadline
         self.abandoned = False
@@ -65,8 +78,12 @@ class Ticket:
 
     def begin(self, began: Began) -> None:
         """Learn that a run starts, and forget what an earlier one of the same batch left."""
-        self.results, self.error = {}, None
+        self.forget()
         self._in_loop(self._resolve, self.begun, began)
+
+    def forget(self) -> None:
+        """Let go of what a run left."""
+        self.results, self.error = {}, None
 
     def put(self, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         """Take results off the device."""

@@ -50,7 +50,7 @@ async def forward(
     answer_format = None if dry_run else format_of_answer(accept)
     parameter = request.query_params.get("request")
     body = await read_body(request, parts.settings)
-    log = request.state.log
+    log, place = request.state.log, request.state.place
     log["bytes_in"] = len(body)
 
     def decoded() -> ForwardCall:
@@ -61,12 +61,14 @@ async def forward(
         return Response(outcome, media_type=CONTENT_TYPES["json"])
     call = await parts.off_loop(decoded)
     admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings))
-    media_type, left = CONTENT_TYPES[answer_format], until_disconnected(request)
+    place.take(admitted.rows, admitted.held_bytes)
+    media_type = CONTENT_TYPES[answer_format]
+    run = {"share": place.caller.share, "arrived": arrived, "left": until_disconnected(request), "log": log}
     try:
         if answer_format == "safetensors" and admitted.nbytes > parts.settings.stream_above_bytes:
-            length, coming, answer = await run_streamed(admitted, parts, arrived=arrived, left=left, log=log)
+            length, coming, answer = await run_streamed(admitted, parts, **run)
             return StreamedResponse(coming, length, media_type, {"Server-Timing": answer.server_timing()})
-        answer = await run_whole(admitted, parts, arrived=arrived, left=left, log=log)
+        answer = await run_whole(admitted, parts, **run)
     except CallerLeft:
         return Response(status_code=CALLER_LEFT)
     pieces = await parts.off_loop(lambda: list(_ENCODERS[answer_format](answer)))

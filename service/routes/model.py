@@ -1,5 +1,6 @@
 """`GET /model`: what is loaded, what it can return, and the limits in force."""
 
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -13,7 +14,6 @@ router = APIRouter()
 _LIMITS = (
     "max_tokens",
     "max_inputs",
-    "max_batch_tokens",
     "max_body_bytes",
     "max_answer_bytes",
     "max_json_bytes",
@@ -46,6 +46,6 @@ def model(parts: PartsDep) -> dict[str, Any]:
         "device": str(loaded.stack.device),
         "parameters": loaded.parameters,
         "weights_sha256": loaded.weights_sha256,
-        "limits": {name: getattr(settings, name) for name in _LIMITS},
+        "limits": {name: getattr(settings, name) for name in _LIMITS} | asdict(parts.limits),
         "points": {name: describe(point, loaded) for name, point in named_points(config).items()},
     }

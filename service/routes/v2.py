@@ -86,13 +86,15 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     came_in = coding_of_body(request.headers.get("content-encoding"))
     goes_out = coding_of_answer(request.headers.get("accept-encoding"))
     body = await read_body(request, parts.settings)
-    log = request.state.log
+    log, place = request.state.log, request.state.place
     log["bytes_in"] = len(body)
     limit = parts.settings.max_body_bytes
     asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit), json_length))
     admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings))
+    place.take(admitted.rows, admitted.held_bytes)
     try:
-        answer = await run_whole(admitted, parts, arrived=arrived, left=until_disconnected(request), log=log)
+        left = until_disconnected(request)
+        answer = await run_whole(admitted, parts, share=place.caller.share, arrived=arrived, left=left, log=log)
     except CallerLeft:
         return Response(status_code=CALLER_LEFT)
 

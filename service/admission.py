@@ -1,0 +1,240 @@
+"""The bounds of the service: how many requests, rows and bytes it holds at a time, waiting and running.
+
+Everything is counted at the door, before it costs anything, and given back when the request ends, however it ends.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from service.errors import Draining, QueueFull
+from service.speed import Speed
+from service.waiting_room import WaitingRoom
+
+RETURNING_PART = 16  # one such part of the rows is for those alone who come back when they were told to
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of all that is admitted: requests, rows of their sequences, bytes of their bodies and answers."""
+
+    requests: int
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: its API key's name ("" where there are none), and by what it is known when it comes again."""
+
+    share: str = ""
+    known_by: tuple[Hashable, ...] = ()
+
+
+@dataclass
+class Held:
+    """What is admitted of one share, or of all."""
+
+    requests: int = 0
+    rows: int = 0
+    nbytes: int = 0
+
+    def add(self, requests: int, rows: int, nbytes: int) -> None:
+        """Count something in; negative numbers count it out."""
+        self.requests += requests
+        self.rows += rows
+        self.nbytes += nbytes
+
+
+@dataclass
+class _Share:
+    held: Held = field(default_factory=Held)
+    room: WaitingRoom = field(default_factory=WaitingRoom)
+    is_full: bool = False
+    mean_rows: float = 64.0
+
+
+class Admission:
+    """Counts what is held, and refuses what would be too much with the time after which to come back.
+
+    With `fair` several shares (API keys) divide the bounds among them: each may hold as much as it leaves free, so that
+    there is always room for one that has held nothing (dynamic thresholds: Choudhury and Hahne, 1998). A request that
+    is over a bound by itself is admitted when there is nothing else.
+    """
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        rows_per_second: float,
+        *,
+        fair: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.bounds, self._fair, self._clock = bounds, fair, clock
+        self.held = Held()
+        self._shares: dict[str, _Share] = {}
+        self._speed = Speed(rows_per_second, clock())
+        self._lock = threading.Lock()
+        self._is_open = True
+        self._left = asyncio.Event()
+
+    @property
+    def requests(self) -> int:
+        """Requests that are admitted and not yet answered."""
+        return self.held.requests
+
+    @property
+    def rows_per_second(self) -> float:
+        """How fast admitted rows are answered, as lately seen."""
+        return self._speed.rows_per_second
+
+    def is_open(self) -> bool:
+        """Whether new work is taken at all."""
+        return self._is_open
+
+    def close(self) -> None:
+        """From now on new work is refused with Draining."""
+        self._is_open = False
+
+    async def emptied(self) -> None:
+        """Wait until no request is admitted any more."""
+        while self.held.requests:
+            self._left.clear()
+            await self._left.wait()
+
+    def enter(self, caller: Caller, body_bytes: int) -> "Place":
+        """Admit a request before its body is read. Raises QueueFull or Draining.
+
+        `body_bytes` is what its head says of its length, 0 where it says nothing.
+        """
+        if not self._is_open:
+            raise Draining("the service is shutting down", retry_after=5)
+        with self._lock:
+            now = self._clock()
+            share = self._shares.setdefault(caller.share, _Share())
+            self._speed.passes(now, busy=self.held.rows > 0)
+            came_back = share.room.welcome(caller.known_by, now)
+            self._check("requests", 1, share, "requests are admitted", "max_queue_requests", caller, now)
+            self._check("nbytes", body_bytes, share, "bytes are held", "max_held_bytes", caller, now)
+            if not came_back:
+                limit = self._rows_for_newcomers(share, now)
+                slack = self.bounds.rows // RETURNING_PART
+                if share.is_full and share.held.rows <= limit - slack:
+                    share.is_full = False
+                if (share.is_full or share.held.rows >= limit) and self.held.rows:
+                    raise self._refused(
+                        share,
+                        caller,
+                        share.mean_rows,
+                        f"{self.held.rows} tokens wait or run, the limit max_queue_tokens is {self.bounds.rows}",
+                        now,
+                    )
+            self._count(share, 1, 0, body_bytes)
+            return Place(self, share, caller, body_bytes, came_back=came_back)
+
+    # --- for Place
+
+    def grow(self, place: "Place", nbytes: int) -> None:
+        """Hold more bytes for a request that is in."""
+        with self._lock:
+            now = self._clock()
+            others = self.held.nbytes - place.nbytes
+            if others and nbytes > 0:
+                self._check("nbytes", nbytes, place.share, "bytes are held", "max_held_bytes", place.caller, now)
+            self._count(place.share, 0, 0, nbytes)
+            place.nbytes += nbytes
+
+    def take_rows(self, place: "Place", rows: int) -> None:
+        """Hold the rows of a request that is in."""
+        with self._lock:
+            now = self._clock()
+            share = place.share
+            share.mean_rows += 0.05 * (rows - share.mean_rows)
+            limit = self._limit("rows", share) if place.came_back else self._rows_for_newcomers(share, now)
+            if self.held.rows and share.held.rows + rows > limit:
+                share.is_full = True
+                raise self._refused(
+                    share,
+                    place.caller,
+                    rows,
+                    f"{rows} tokens came and {self.held.rows} wait or run, "
+                    f"the limit max_queue_tokens is {self.bounds.rows}",
+                    now,
+                )
+            self._speed.passes(now, busy=self.held.rows > 0)
+            self._count(share, 0, rows, 0)
+            place.rows += rows
+
+    def leave(self, place: "Place", *, answered: bool) -> None:
+        """Give back all that a request held."""
+        with self._lock:
+            self._speed.passes(self._clock(), busy=self.held.rows > 0)
+            if answered:
+                self._speed.done(place.rows)
+            self._count(place.share, -1, -place.rows, -place.nbytes)
+        self._left.set()
+
+    # --- the rules
+
+    def _count(self, share: _Share, requests: int, rows: int, nbytes: int) -> None:
+        self.held.add(requests, rows, nbytes)
+        share.held.add(requests, rows, nbytes)
+
+    def _limit(self, what: str, share: _Share) -> float:
+        """How much of something a share may hold now."""
+        bound: int = getattr(self.bounds, what)
+        mine: int = getattr(share.held, what)
+        others: int = getattr(self.held, what) - mine
+        if not self._fair:
+            return bound
+        # as much as is left free: mine <= bound - others - mine; one that holds nothing yet may have all of it
+        return bound - others if mine == 0 else (bound - others) / 2
+
+    def _rows_for_newcomers(self, share: _Share, now: float) -> float:
+        """The rows that a share may hold with those who come for the first time."""
+        limit = self._limit("rows", share)
+        return limit - min(limit / 2, self.bounds.rows // RETURNING_PART + share.room.kept(now))
+
+    def _check(self, what: str, more: int, share: _Share, words: str, name: str, caller: Caller, now: float) -> None:
+        held: int = getattr(self.held, what)
+        if held and getattr(share.held, what) + more > self._limit(what, share):
+            bound = getattr(self.bounds, what)
+            raise self._refused(share, caller, share.mean_rows, f"{held} {words}, the limit {name} is {bound}", now)
+
+    def _refused(self, share: _Share, caller: Caller, rows: float, detail: str, now: float) -> QueueFull:
+        busy = sum(1 for one in self._shares.values() if one.held.rows)
+        speed = self._speed.rows_per_second / max(1, busy)
+        over = share.held.rows + rows - self._limit("rows", share)
+        seconds = share.room.send_away(caller.known_by, max(1, round(rows)), max(0.0, over) / speed, speed, now)
+        return QueueFull(detail, retry_after=seconds)
+
+
+class Place:
+    """What one request holds, from its head until its answer is out. `leave` must be called, and may be again."""
+
+    def __init__(self, admission: Admission, share: _Share, caller: Caller, nbytes: int, *, came_back: bool) -> None:
+        self.share, self.caller, self.came_back = share, caller, came_back
+        self.rows, self.nbytes = 0, nbytes
+        self.answered = False
+        self._admission = admission
+        self._body_bytes = nbytes
+        self._is_in = True
+
+    def body_grows(self, total: int) -> None:
+        """The body, or what it unpacks to, has so many bytes by now; from any thread. Raises QueueFull."""
+        if total > self._body_bytes:
+            more, self._body_bytes = total - self._body_bytes, total
+            self._admission.grow(self, more)
+
+    def take(self, rows: int, answer_bytes: int) -> None:
+        """Hold the rows of the call and the bytes of its answer. Raises QueueFull."""
+        self._admission.take_rows(self, rows)
+        self._admission.grow(self, answer_bytes)
+
+    def leave(self) -> None:
+        """Give everything back."""
+        if self._is_in:
+            self._is_in = False
+            self._admission.leave(self, answered=self.answered)
