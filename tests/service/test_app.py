@@ -16,9 +16,9 @@ def test_the_whole_stack_has_run_once_before_the_first_call(
 ) -> None:
     run, seen = service.app.run, []
 
-    def noting(stack: object, sequences: list[object], sinks: list[object]) -> None:
+    def noting(stack: object, sequences: list[object], *rest: object) -> None:
         seen.append([(one.start, one.stop) for one in sequences])  # type: ignore[attr-defined]
-        run(stack, sequences, sinks)  # type: ignore[arg-type]
+        run(stack, sequences, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(service.app, "run", noting)
     with TestClient(create_app(Settings(), load_model(tiny_directory, name="tiny"))) as client:

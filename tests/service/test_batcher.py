@@ -1,17 +1,23 @@
-"""The batcher: a pure choice, which is a table, and one thread around it, which settles every ticket."""
+"""The batcher: one thread around a queue, which settles every ticket, whatever happens."""
 
 import asyncio
 import threading
-from collections import deque
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import service.batcher
+from model.cost import Cost
+from model.errors import NobodyWaits
 from model.sequence import Sequence as ModelSequence
-from service.batcher import Batcher, Budget, take_batch
+from service.batcher import Batcher
 from service.errors import DeadlinePassed, Draining, ModelFailed, ServiceError
+from service.fair_queue import Budget
+from service.host_tensor import HostTensor
 from service.ticket import Ran, Ticket
 
 SECONDS = 30.0  # after which a test that waits has failed
@@ -19,9 +25,15 @@ FAR = 1e9
 
 
 def ticket(length: int, deadline: float = FAR, *, abandoned: bool = False) -> Ticket:
-    made = Ticket(ModelSequence("tokens", np.zeros(length, np.int64), 0, 1, ()), arrived=0.0, deadline=deadline)
+    sequence = ModelSequence("tokens", np.zeros(length, np.int64), 0, 1, ())
+    made = Ticket(sequence, Cost(rows=length, work=float(length)), arrived=0.0, deadline=deadline)
     made.abandoned = abandoned
     return made
+
+
+def rows(n: int) -> Budget:
+    """A budget of rows alone."""
+    return Budget(n, 10**18, 10**18)
 
 
 def running(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -34,65 +46,36 @@ def running(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(bounded())
 
 
-NOW = 10.0
-# (lengths; negative: its caller left; a float: its deadline passed), budget, taken, aside, left
-TABLE: dict[str, tuple[list[float], int, list[int], list[int], list[int]]] = {
-    "nothing waits": ([], 10, [], [], []),
-    "all fit": ([2, 3, 5], 10, [0, 1, 2], [], []),
-    "the budget is filled to the brim, and not beyond": ([7, 3, 1], 10, [0, 1], [], [2]),
-    "one over the budget runs by itself": ([11, 2], 10, [0], [], [1]),
-    "one over the budget does not join others": ([2, 11, 3], 10, [0], [], [1, 2]),
-    "order is kept": ([7, 5, 2], 10, [0], [], [1, 2]),
-    "callers who left are set aside and cost nothing": ([-7, 3, -90, 5], 8, [1, 3], [0, 2], []),
-    "deadlines that passed are set aside": ([3, 5.5, 2], 10, [0, 2], [1], []),
-    "nobody waits any more": ([-3, 5.5], 10, [], [0, 1], []),
-    "those behind a full batch are not looked at": ([7, 5, -3], 10, [0], [], [1, 2]),
-    "one who left does not count against the next": ([-11, 11], 10, [1], [0], []),
-}
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_the_choice_of_a_batch(name: str) -> None:
-    lengths, budget, taken, aside, left = TABLE[name]
-
-    async def test() -> None:
-        tickets = [ticket(abs(int(n)), NOW if isinstance(n, float) else NOW + 1, abandoned=n < 0) for n in lengths]
-        waiting = deque(tickets)
-        batch, set_aside = take_batch(waiting, Budget(budget), NOW)
-        assert [tickets.index(one) for one in batch] == taken
-        assert [tickets.index(one) for one in set_aside] == aside
-        assert [tickets.index(one) for one in waiting] == left
-
-    running(test)
-
-
 class FakeModel:
     """Remembers every batch (as lengths) and the thread that ran it; can be held, and fails on lengths it was told."""
 
-    def __init__(self, *, held: bool = False, failing: Sequence[int] = ()) -> None:
+    def __init__(self, *, held: bool = False, failing: Sequence[int] = (), error: Exception | None = None) -> None:
         self.batches: list[list[int]] = []
         self.threads: set[int] = set()
         self.failing = set(failing)
+        self.error = error or RuntimeError("a length that fails")
         self.entered = threading.Event()
         self.free = threading.Event()
         if not held:
             self.free.set()
 
-    def __call__(self, tickets: Sequence[Ticket]) -> None:
+    def __call__(self, tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> None:
         lengths = [one.sequence.length for one in tickets]
         self.batches.append(lengths)
         self.threads.add(threading.get_ident())
         self.entered.set()
         assert self.free.wait(SECONDS)
+        if not is_wanted():
+            raise NobodyWaits
         if self.failing & set(lengths):
-            raise RuntimeError("a length that fails")
+            raise self.error
 
 
 def with_batcher(model: FakeModel, test: Callable[[Batcher], Awaitable[None]], tokens: int = 1009) -> None:
     """Run a test on a batcher that runs, and end it."""
 
     async def inside() -> None:
-        batcher = Batcher(model, Budget(tokens))
+        batcher = Batcher(model, rows(tokens))
         batcher.start()
         try:
             await test(batcher)
@@ -175,7 +158,7 @@ def test_a_batch_holds_no_more_than_the_budget_and_one_over_it_runs_alone() -> N
         await asyncio.gather(first.done, *(one.done for one in tickets))
 
     with_batcher(model, test, tokens=10)
-    assert model.batches == [[1], [5, 5], [3], [13], [2, 7, 1]]
+    assert model.batches == [[1], [5, 5], [3, 2, 1], [7], [13]]
 
 
 def test_a_failing_batch_is_run_again_in_halves_and_the_culprit_alone_fails() -> None:
@@ -209,7 +192,7 @@ def test_what_a_failed_run_left_on_a_ticket_is_not_in_its_answer() -> None:
     """The first run of a batch of two fails after it filled one ticket; the second run fills it anew."""
     runs: list[int] = []
 
-    def run(tickets: Sequence[Ticket]) -> None:
+    def run(tickets: Sequence[Ticket], _: Callable[[], bool]) -> None:
         runs.append(len(tickets))
         for one in tickets:
             one.results[f"run {len(runs)}"] = None  # type: ignore[assignment]
@@ -217,7 +200,7 @@ def test_what_a_failed_run_left_on_a_ticket_is_not_in_its_answer() -> None:
             raise RuntimeError
 
     async def test() -> None:
-        batcher = Batcher(run, Budget(1009))
+        batcher = Batcher(run, rows(1009))
         tickets = [ticket(2), ticket(3)]
         batcher.submit(tickets)
         batcher.start()
@@ -312,15 +295,19 @@ def test_closing_before_anything_came_ends_the_thread() -> None:
     assert model.batches == []
 
 
-def test_a_loop_that_dies_settles_what_it_holds_and_is_no_longer_alive() -> None:
+def test_a_loop_that_dies_settles_what_it_holds_says_so_and_is_no_longer_alive(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Ended(BaseException):
         pass
 
-    def run(_: Sequence[Ticket]) -> None:
+    deaths: list[str] = []
+
+    def run(*_: object) -> None:
         raise Ended
 
     async def test() -> None:
-        batcher = Batcher(run, Budget(3))
+        batcher = Batcher(run, rows(3), on_death=lambda: deaths.append(threading.current_thread().name))
         tickets = [ticket(2), ticket(3)]
         batcher.submit(tickets)
         batcher.start()
@@ -329,17 +316,17 @@ def test_a_loop_that_dies_settles_what_it_holds_and_is_no_longer_alive() -> None
         await asyncio.to_thread(batcher.join, SECONDS)
         assert not batcher.is_alive()
         assert not batcher.is_open()
+        with pytest.raises(Draining):
+            batcher.submit([ticket(5)])
 
-    hook, threading.excepthook = threading.excepthook, lambda _: None
-    try:
-        running(test)
-    finally:
-        threading.excepthook = hook
+    running(test)
+    assert deaths == ["headwater-model"]
+    assert "the model thread died" in caplog.text
 
 
 def test_tickets_of_a_loop_that_is_closed_do_not_stop_the_model_thread() -> None:
     model = FakeModel(held=True)
-    batcher = Batcher(model, Budget(1009))
+    batcher = Batcher(model, rows(1009))
     batcher.start()
 
     async def leave() -> None:
@@ -358,3 +345,137 @@ def test_tickets_of_a_loop_that_is_closed_do_not_stop_the_model_thread() -> None
 
     running(test)
     assert model.batches == [[2], [3]]
+
+
+OUT_OF_MEMORY = [
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:130] DefaultCPUAllocator: not enough memory"),
+]
+
+
+@pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda error: type(error).__name__)
+def test_a_batch_that_does_not_fit_is_run_in_halves_after_everything_of_it_was_freed(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the second run neither results nor a traceback's frames hold what the first one made."""
+    made: list[weakref.ref[np.ndarray[Any, Any]]] = []
+    alive_at_rerun: list[int] = []
+    given_back: list[int] = []
+    monkeypatch.setattr(service.batcher, "give_back", lambda: given_back.append(1))
+    monkeypatch.setattr(service.batcher.log, "disabled", True)  # pytest keeps what is logged, and so the frames
+
+    def run(tickets: Sequence[Ticket], _: Callable[[], bool]) -> None:
+        if made:
+            alive_at_rerun.append(sum(one() is not None for one in made))
+        if len(tickets) > 1:
+            activations = np.zeros(7)
+            made.append(weakref.ref(activations))
+            tickets[0].results["x"] = HostTensor("float64", activations)
+            raise type(error)(*error.args)  # another, for this one is kept by the test
+
+    async def test() -> None:
+        batcher = Batcher(run, rows(1009))
+        tickets = [ticket(2), ticket(3)]
+        batcher.submit(tickets)
+        batcher.start()
+        for one in tickets:
+            assert isinstance(await outcome(one), Ran)
+        batcher.close()
+        await asyncio.to_thread(batcher.join, SECONDS)
+
+    running(test)
+    assert alive_at_rerun == [0, 0]
+    assert given_back == [1]
+
+
+def test_one_sequence_for_which_there_is_no_memory_fails_alone_and_is_told_why() -> None:
+    model = FakeModel(held=True, failing=[97], error=OUT_OF_MEMORY[2])  # type: ignore[arg-type]
+
+    async def test(batcher: Batcher) -> None:
+        first = ticket(1)
+        batcher.submit([first])
+        await entered(model)
+        tickets = [ticket(n) for n in (2, 97, 3)]
+        batcher.submit(tickets)
+        model.free.set()
+        outcomes = [await outcome(one) for one in tickets]
+        assert [type(one) for one in outcomes] == [Ran, ModelFailed, Ran]
+        assert outcomes[1].code == "out_of_memory"  # type: ignore[union-attr]
+
+    with_batcher(model, test)
+
+
+def test_a_batch_that_nobody_waits_for_any_more_is_given_up_between_layers() -> None:
+    model = FakeModel(held=True)
+    went_on: list[bool] = []
+
+    async def test(batcher: Batcher) -> None:
+        tickets = [ticket(2), ticket(3)]
+        batcher.submit(tickets)
+        await entered(model)
+        for one in tickets:
+            one.abandoned = True
+        model.free.set()
+        assert isinstance(await outcome(tickets[0]), DeadlinePassed)
+        after = ticket(5)
+        batcher.submit([after])
+        went_on.append(isinstance(await outcome(after), Ran))
+
+    with_batcher(model, test)
+    assert went_on == [True]
+    assert model.batches == [[2, 3], [5]]  # given up, and not run again in halves
+
+
+def test_those_who_left_are_not_run_again_with_a_failed_batch() -> None:
+    model = FakeModel(held=True, failing=[97])
+
+    async def test(batcher: Batcher) -> None:
+        tickets = [ticket(2), ticket(97), ticket(3)]
+        batcher.submit(tickets)
+        await entered(model)
+        tickets[0].abandoned = True
+        model.free.set()
+        assert isinstance(await outcome(tickets[1]), ModelFailed)
+        assert isinstance(await outcome(tickets[2]), Ran)
+
+    with_batcher(model, test)
+    assert model.batches == [[2, 97, 3], [97, 3], [97], [3]]
+
+
+def test_the_thread_beats_while_it_waits_and_between_layers() -> None:
+    model = FakeModel(held=True)
+
+    async def test(batcher: Batcher) -> None:
+        one = ticket(2)
+        batcher.submit([one])
+        await entered(model)
+        held = batcher.beat_age()
+        while batcher.beat_age() < held + 0.05:  # it is inside a layer, and shows nothing
+            await asyncio.sleep(0)
+        before = batcher.beat_age()
+        model.free.set()
+        await one.done
+        assert batcher.beat_age() < before  # is_wanted was asked
+        aged = batcher.beat_age()
+        while (age := batcher.beat_age()) >= aged:  # idle: a beat comes by itself
+            aged = age
+            await asyncio.sleep(0)
+
+    with_batcher(model, test)
+
+
+def test_what_waits_and_what_runs_can_be_read() -> None:
+    model = FakeModel(held=True)
+
+    async def test(batcher: Batcher) -> None:
+        first, *others = tickets = [ticket(n) for n in (2, 3, 5)]
+        batcher.submit([first])
+        await entered(model)
+        batcher.submit(others)
+        assert (batcher.running_tokens, batcher.waiting_requests, batcher.waiting_tokens) == (2, 2, 8)
+        model.free.set()
+        await asyncio.gather(*(one.done for one in tickets))
+        assert (batcher.running_tokens, batcher.waiting_requests, batcher.waiting_tokens) == (0, 0, 0)
+
+    with_batcher(model, test)
