@@ -6,12 +6,12 @@ Everything is counted at the door, before it costs anything, and given back when
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.errors import Draining, QueueFull
 from service.speed import Speed
-from service.waiting_room import WaitingRoom
+from service.waiting_room import Caller, WaitingRoom
 
 RETURNING_PART = 16  # one such part of the rows is for those alone who come back when they were told to
 
@@ -23,14 +23,6 @@ class Bounds:
     requests: int
     rows: int
     nbytes: int
-
-
-@dataclass(frozen=True)
-class Caller:
-    """Who asks: its API key's name ("" where there are none), and by what it is known when it comes again."""
-
-    share: str = ""
-    known_by: tuple[Hashable, ...] = ()
 
 
 @dataclass
@@ -115,7 +107,7 @@ class Admission:
             now = self._clock()
             share = self._shares.setdefault(caller.share, _Share())
             self._speed.passes(now, busy=self.held.rows > 0)
-            came_back = share.room.welcome(caller.known_by, now)
+            came_back = share.room.welcome(caller, now)
             self._check("requests", 1, share, "requests are admitted", "max_queue_requests", caller, now)
             self._check("nbytes", body_bytes, share, "bytes are held", "max_held_bytes", caller, now)
             if not came_back:
@@ -207,7 +199,7 @@ class Admission:
         busy = sum(1 for one in self._shares.values() if one.held.rows)
         speed = self._speed.rows_per_second / max(1, busy)
         over = share.held.rows + rows - self._limit("rows", share)
-        seconds = share.room.send_away(caller.known_by, max(1, round(rows)), max(0.0, over) / speed, speed, now)
+        seconds = share.room.send_away(caller, max(1, round(rows)), max(0.0, over) / speed, speed, now)
         return QueueFull(detail, retry_after=seconds)
 
 

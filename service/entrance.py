@@ -4,11 +4,12 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.admission import Caller, Place
+from service.admission import Place
 from service.api_keys import ApiKeys
 from service.errors import ServiceError, Unauthorized
 from service.parts import Parts, parts_in
 from service.problem import refusal
+from service.waiting_room import Caller
 
 _OPEN = ("/livez", "/readyz", "/startedz", "/v2/health/live", "/v2/health/ready", "/", "/openapi.json")
 _OPEN_BELOW = ("/docs", "/static-offline-docs")
@@ -87,7 +88,5 @@ def _enter(parts: Parts, scope: Scope, headers: dict[bytes, str], share: str) ->
     if body_bytes > parts.settings.max_body_bytes:
         body_bytes = 0  # it will not be read, but refused for good
     host = scope["client"][0] if scope.get("client") else ""
-    known_by: tuple[tuple[str, ...], ...] = (("like", share, host, scope["path"], declared),)
-    if (request_id := headers.get(b"x-request-id")) is not None:
-        known_by = (("id", share, request_id[:128]), *known_by)
-    return parts.admission.enter(Caller(share, known_by), body_bytes)
+    caller = Caller(share, headers.get(b"x-request-id"), (host, scope["path"], declared))
+    return parts.admission.enter(caller, body_bytes)
