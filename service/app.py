@@ -77,7 +77,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         lifespan=lifespan,
     )
     app.state.parts = parts
-    app.openapi = lambda: document(app, loaded, V2_SCHEMAS, fill_examples)  # type: ignore[method-assign]
+    app.openapi = lambda: document(app, loaded, V2_SCHEMAS, fill_examples, keyed=keys is not None)  # type: ignore[method-assign]
     for routes in (forward, model, health, v2):
         app.include_router(routes.router)
 

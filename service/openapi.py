@@ -148,7 +148,7 @@ FORWARD: dict[str, Any] = {
                 CONTENT_TYPES["npy"]: BINARY,
             },
         },
-        **refusals(400, 406, 408, 413, 415, 422, 500, 503, 504),
+        **refusals(400, 401, 406, 408, 413, 415, 422, 429, 500, 503, 504),
     },
     "openapi_extra": {
         "requestBody": {
@@ -170,7 +170,7 @@ FORWARD: dict[str, Any] = {
         ],
     },
 }
-MODEL: dict[str, Any] = {"responses": refusals(500)}
+MODEL: dict[str, Any] = {"responses": refusals(401, 500, 503)}
 PROBE: dict[str, Any] = {"responses": refusals(503)}
 
 
@@ -195,8 +195,13 @@ def document(
     model: LoadedModel,
     more: Sequence[type[BaseModel]] = (),
     fill: Callable[[dict[str, Any], LoadedModel], None] | None = None,
+    *,
+    keyed: bool = False,
 ) -> dict[str, Any]:
-    """The OpenAPI document of the app, made once. `more` are bodies of other routes, `fill` puts in their examples."""
+    """The OpenAPI document of the app, made once. `more` are bodies of other routes, `fill` puts in their examples.
+
+    `keyed` says that calls need an API key.
+    """
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         schemas = schema.setdefault("components", {}).setdefault("schemas", {})
@@ -209,5 +214,8 @@ def document(
         content[CONTENT_TYPES["json"]]["example"] = example_request(model)
         if fill is not None:
             fill(schema, model)
+        if keyed:
+            schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+            schema["security"] = [{"key": []}]
         app.openapi_schema = schema
     return app.openapi_schema

@@ -99,7 +99,7 @@ def _route(
 
 
 def _infer(*parameters: dict[str, Any]) -> dict[str, Any]:
-    refused = [400, 404, 408, 413, 415, 422, 500, 503, 504]
+    refused = [400, 401, 404, 408, 413, 415, 422, 429, 500, 503, 504]
     route = _route(InferredBody, "The outputs asked for", *parameters, _LENGTH, refused=refused)
     route["responses"][200]["content"][_BYTES] = BINARY
     route["openapi_extra"]["requestBody"] = {

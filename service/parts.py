@@ -1,6 +1,7 @@
 """What the routes work with, put together once by the app."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from fastapi import Depends, Request
 from model.checkpoint.load import LoadedModel
 from service.admission import Admission
 from service.batcher import Batcher
+from service.errors import DeadlinePassed
 from service.limits import Limits
 from service.settings import Settings
 
@@ -30,9 +32,19 @@ class Parts:
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="headwater-wire")
     )
 
-    async def off_loop(self, work: Callable[[], T]) -> T:
-        """Do work on a body in a thread, so that the event loop stays free for others."""
-        return await asyncio.get_running_loop().run_in_executor(self.wire_threads, work)
+    async def off_loop(self, work: Callable[[], T], arrived: float | None = None) -> T:
+        """Do work on a body in a thread, so that the event loop stays free for others.
+
+        For a request that `arrived` then it raises DeadlinePassed when the server's deadline has passed.
+        """
+        doing = asyncio.get_running_loop().run_in_executor(self.wire_threads, work)
+        if arrived is None:
+            return await doing
+        try:
+            async with asyncio.timeout(arrived + self.settings.deadline_seconds - time.monotonic()):
+                return await doing
+        except TimeoutError:
+            raise DeadlinePassed("the deadline passed while the body waited to be read") from None
 
 
 def parts_of(request: Request) -> Parts:

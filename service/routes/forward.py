@@ -59,8 +59,8 @@ async def forward(
     if answer_format is None:
         outcome = await parts.off_loop(lambda: _dry_run(decoded, accept, parts))
         return Response(outcome, media_type=CONTENT_TYPES["json"])
-    call = await parts.off_loop(decoded)
-    admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings))
+    call = await parts.off_loop(decoded, arrived)
+    admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings), arrived)
     place.take(admitted.rows, admitted.held_bytes)
     media_type = CONTENT_TYPES[answer_format]
     run = {"share": place.caller.share, "arrived": arrived, "left": until_disconnected(request), "log": log}

@@ -89,8 +89,8 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     log, place = request.state.log, request.state.place
     log["bytes_in"] = len(body)
     limit = parts.settings.max_body_bytes
-    asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit), json_length))
-    admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings))
+    asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit), json_length), arrived)
+    admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings), arrived)
     place.take(admitted.rows, admitted.held_bytes)
     try:
         left = until_disconnected(request)

@@ -65,6 +65,13 @@ def test_probes_and_the_description_are_open(keyed: httpx.Client, path: str) -> 
     assert keyed.get(path).status_code == 200
 
 
+def test_the_description_says_that_a_key_is_needed(keyed: httpx.Client, tiny: httpx.Client) -> None:
+    said = keyed.get("/openapi.json").json()
+    assert said["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+    assert said["security"] == [{"key": []}]
+    assert "security" not in tiny.get("/openapi.json").json()
+
+
 def test_the_log_has_the_name_of_a_key_and_never_a_key(keyed_server: Server, keyed: httpx.Client) -> None:
     keyed.post("/forward", json=CALL, headers=ALICE | {"X-Request-Id": "by-alice"})
     keyed.post("/forward", json=CALL, headers={"Authorization": "Bearer wrong-key-here", "X-Request-Id": "by-nobody"})
