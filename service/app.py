@@ -1,12 +1,14 @@
 """Puts the parts together; the only file that knows them all."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 import numpy as np
+import torch
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -19,15 +21,17 @@ from model.run import run
 from model.sequence import Sequence as Rows
 from service.batcher import Batcher, Budget
 from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
+from service.metrics import Metrics
 from service.openapi import document
 from service.openapi_v2 import SCHEMAS as V2_SCHEMAS
 from service.openapi_v2 import fill_examples
 from service.parts import Parts
 from service.problem import refusal
 from service.request_log import RequestLog
-from service.routes import forward, health, model, v2
+from service.routes import forward, health, metrics, model, v2
 from service.settings import Settings
 from service.ticket import Ticket
+from service.tracing import open_tracing
 from service.wire.v2_request import LENGTH_HEADER
 
 _LAST_SECONDS = 1.0
@@ -37,10 +41,16 @@ _WARM_UP_ROWS, _WARM_UP_SECONDS = 16, 600.0
 def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     """The app around a loaded model; its model thread runs from the app's start to its end."""
 
-    def run_batch(tickets: Sequence[Ticket]) -> None:
-        run(loaded.stack, [ticket.sequence for ticket in tickets], list(tickets))
+    measured = Metrics(max_batch_tokens=settings.max_batch_tokens, max_tokens=settings.max_tokens)
+    tracing = open_tracing(os.environ, version("headwater"))
 
-    parts = Parts(settings, loaded, Batcher(run_batch, Budget(settings.max_batch_tokens)))
+    def run_batch(tickets: Sequence[Ticket]) -> None:
+        sequences = [ticket.sequence for ticket in tickets]
+        with measured.batch(sequences):
+            run(loaded.stack, sequences, list(tickets))
+
+    parts = Parts(settings, loaded, Batcher(run_batch, Budget(settings.max_batch_tokens)), measured)
+    _watch(parts)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,6 +61,8 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         # every request has been answered or given up by now, so there is nothing more to wait for
         await asyncio.to_thread(parts.batcher.join, _LAST_SECONDS)
         parts.wire_threads.shutdown(wait=False)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
 
     app: FastAPI = FastAPIOffline(
         title="Headwater",
@@ -63,7 +75,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     )
     app.state.parts = parts
     app.openapi = lambda: document(app, loaded, V2_SCHEMAS, fill_examples)  # type: ignore[method-assign]
-    for routes in (forward, model, health, v2):
+    for routes in (forward, model, health, metrics, v2):
         app.include_router(routes.router)
 
     @app.get("/", include_in_schema=False)
@@ -79,8 +91,19 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "X-Manifest", "Server-Timing", "Retry-After", LENGTH_HEADER],
         )
-    app.add_middleware(RequestLog)
+    app.add_middleware(RequestLog, metrics=measured, tracing=tracing)
     return app
+
+
+def _watch(parts: Parts) -> None:
+    """Tell the metrics what is served, and where the numbers are that change by themselves."""
+    metrics, batcher, device = parts.metrics, parts.batcher, parts.model.stack.device
+    metrics.describe(parts.model, version("headwater"))
+    metrics.watch("queue_requests", lambda: batcher.waiting_requests)
+    metrics.watch("queue_tokens", lambda: batcher.waiting_tokens)
+    if device.type == "cuda":
+        metrics.watch("device_allocated_bytes", lambda: torch.cuda.memory_allocated(device))
+        metrics.watch("device_reserved_bytes", lambda: torch.cuda.memory_reserved(device))
 
 
 async def _warm_up(parts: Parts) -> None:

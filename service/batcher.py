@@ -69,6 +69,20 @@ class Batcher:
         """Whether tickets are taken."""
         return self._thread.is_alive() and not self._closed
 
+    @property
+    def waiting_requests(self) -> int:
+        """How many calls have sequences in the queue; those of one call arrived at one time."""
+        return len({ticket.arrived for ticket in self._in_queue()})
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Rows of the sequences in the queue."""
+        return sum(ticket.sequence.length for ticket in self._in_queue())
+
+    def _in_queue(self) -> list[Ticket]:
+        with self._changed:
+            return list(self._waiting)
+
     def submit(self, tickets: Sequence[Ticket]) -> None:
         """Let tickets wait for their runs, in this order. Raises Draining once the batcher is closed."""
         with self._changed:

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from model.checkpoint.load import LoadedModel
 from service.batcher import Batcher
+from service.metrics import Metrics
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -17,11 +18,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parts:
-    """Settings, the loaded model, the batcher, and threads for work on bodies."""
+    """Settings, the loaded model, the batcher, what is measured, and threads for work on bodies."""
 
     settings: Settings
     model: LoadedModel
     batcher: Batcher
+    metrics: Metrics
     wire_threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="headwater-wire")
     )
