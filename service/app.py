@@ -1,12 +1,14 @@
 """Puts the parts together; the only file that knows them all."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 import numpy as np
+import torch
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -24,15 +26,17 @@ from service.batcher import Batcher
 from service.entrance import Entrance
 from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
 from service.limits import limits_in_force
+from service.metrics import Metrics
 from service.openapi import document
 from service.openapi_v2 import SCHEMAS as V2_SCHEMAS
 from service.openapi_v2 import fill_examples
 from service.parts import Parts
 from service.problem import refusal
 from service.request_log import RequestLog
-from service.routes import forward, health, model, v2
+from service.routes import forward, health, metrics, model, v2
 from service.settings import Settings
 from service.ticket import Ticket
+from service.tracing import open_tracing
 from service.wire.v2_request import LENGTH_HEADER
 
 _LAST_SECONDS = 1.0
@@ -42,8 +46,13 @@ _WARM_UP_ROWS, _WARM_UP_SECONDS = 16, 600.0
 def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     """The app around a loaded model; its model thread runs from the app's start to its end."""
 
+    measured = Metrics()
+    tracing = open_tracing(os.environ, version("headwater"))
+
     def run_batch(tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> None:
-        run(loaded.stack, [ticket.sequence for ticket in tickets], list(tickets), is_wanted)
+        sequences = [ticket.sequence for ticket in tickets]
+        with measured.batch(sequences):
+            run(loaded.stack, sequences, list(tickets), is_wanted)
 
     limits = limits_in_force(
         settings,
@@ -55,10 +64,13 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     keys = ApiKeys.read(settings.api_keys_file) if settings.api_keys_file else None
     bounds = Bounds(limits.max_queue_requests, limits.max_queue_tokens, limits.max_held_bytes)
     admission = Admission(bounds, rows_per_second=1000.0, fair=keys is not None)
-    parts = Parts(settings, loaded, Batcher(run_batch, limits.budget), admission, limits)
+    parts = Parts(settings, loaded, Batcher(run_batch, limits.budget), admission, limits, measured)
+    _watch(parts)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        parts.metrics.watch("tasks", lambda: len(asyncio.all_tasks(loop)))
         parts.batcher.start()
         await _warm_up(parts)
         yield
@@ -66,6 +78,8 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         # every request has been answered or given up by now, so there is nothing more to wait for
         await asyncio.to_thread(parts.batcher.join, _LAST_SECONDS)
         parts.wire_threads.shutdown(wait=False)
+        if tracing is not None:
+            await asyncio.to_thread(tracing.close)
 
     app: FastAPI = FastAPIOffline(
         title="Headwater",
@@ -78,7 +92,7 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     )
     app.state.parts = parts
     app.openapi = lambda: document(app, loaded, V2_SCHEMAS, fill_examples, keyed=keys is not None)  # type: ignore[method-assign]
-    for routes in (forward, model, health, v2):
+    for routes in (forward, model, health, metrics, v2):
         app.include_router(routes.router)
 
     @app.get("/", include_in_schema=False)
@@ -95,8 +109,27 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "X-Manifest", "Server-Timing", "Retry-After", LENGTH_HEADER],
         )
-    app.add_middleware(RequestLog)
+    app.add_middleware(RequestLog, metrics=measured, tracing=tracing)
     return app
+
+
+def _watch(parts: Parts) -> None:
+    """Tell the metrics what is served, and where the numbers are that change by themselves."""
+    metrics, batcher, device = parts.metrics, parts.batcher, parts.model.stack.device
+    metrics.describe(parts.model, version("headwater"))
+    metrics.watch("queue_requests", lambda: batcher.waiting_requests)
+    metrics.watch("queue_tokens", lambda: batcher.waiting_tokens)
+    admission = parts.admission
+    metrics.watch("running_tokens", lambda: batcher.running_tokens)
+    metrics.watch("admitted_requests", lambda: admission.held.requests)
+    metrics.watch("admitted_tokens", lambda: admission.held.rows)
+    metrics.watch("admitted_bytes", lambda: admission.held.nbytes)
+    metrics.watch("max_admitted_requests", lambda: admission.bounds.requests)
+    metrics.watch("max_admitted_tokens", lambda: admission.bounds.rows)
+    metrics.watch("max_admitted_bytes", lambda: admission.bounds.nbytes)
+    if device.type == "cuda":
+        metrics.watch("device_allocated_bytes", lambda: torch.cuda.memory_allocated(device))
+        metrics.watch("device_reserved_bytes", lambda: torch.cuda.memory_reserved(device))
 
 
 async def _warm_up(parts: Parts) -> None:

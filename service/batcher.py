@@ -62,8 +62,9 @@ class Batcher:
 
     @property
     def waiting_requests(self) -> int:
-        """Sequences that wait."""
-        return len(self._queue)
+        """Calls with sequences that wait."""
+        with self._changed:
+            return self._queue.calls
 
     @property
     def waiting_tokens(self) -> int:

@@ -24,6 +24,7 @@ from model.checkpoint.initialise import initialise
 from model.checkpoint.load import LoadedModel, load_model
 from model.checkpoint.packages import DEFAULT, PACKAGES, converted_gguf, packaged_model
 from model.errors import CheckpointError
+from service import logs
 from service.api_keys import KeysFileError
 from service.app import create_app
 from service.settings import Settings
@@ -181,7 +182,7 @@ def _serve(options: argparse.Namespace) -> int:
         signal.signal(wanted, lambda *_: sys.exit(0))
     # the event loop waits that long each time it needs the interpreter while a thread works on a large body
     sys.setswitchinterval(SWITCH_SECONDS)
-    logging.basicConfig(level=settings.log_level.upper(), format="%(message)s", stream=sys.stderr)
+    logs.configure(settings.log_level)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # an answer that breaks off has its code in its own line
     logging.getLogger("uvicorn.error").addFilter(lambda line: "without completing" not in line.getMessage())

@@ -11,6 +11,7 @@ from service.parts import Parts, parts_in
 from service.problem import refusal
 from service.waiting_room import Caller
 
+INFER, INFER_VERSION = "/v2/models/{name:path}/infer", "/v2/models/{name:path}/versions/{version}/infer"
 _OPEN = ("/livez", "/readyz", "/startedz", "/v2/health/live", "/v2/health/ready", "/", "/openapi.json")
 _OPEN_BELOW = ("/docs", "/static-offline-docs")
 
@@ -36,7 +37,8 @@ class Entrance:
             share = self._share(scope["path"], headers)
             if share:
                 state["log"]["key"] = share
-            if runs_the_model(scope):
+            if (route := route_to_model(scope)) is not None:
+                state["log"]["route"] = route
                 parts = parts_in(scope["app"])
                 place = _enter(parts, scope, headers, share)
                 state["place"] = place
@@ -67,12 +69,16 @@ class Entrance:
         return self._keys.name_of(headers.get(b"authorization"))
 
 
-def runs_the_model(scope: Scope) -> bool:
-    """Whether a request is one of those that need room."""
+def route_to_model(scope: Scope) -> str | None:
+    """The template of the route, if a request is one of those that need room."""
     path: str = scope["path"]
-    return scope["method"] == "POST" and (
-        path == "/forward" or (path.startswith("/v2/models/") and path.endswith("/infer"))
-    )
+    if scope["method"] != "POST":
+        return None
+    if path == "/forward":
+        return path
+    if path.startswith("/v2/models/") and path.endswith("/infer"):
+        return INFER_VERSION if "/versions/" in path else INFER
+    return None
 
 
 def is_open_to_all(path: str) -> bool:

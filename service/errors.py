@@ -121,6 +121,14 @@ STATUS: dict[type[ServiceError], int] = {
     DeadlinePassed: 504,
 }
 
+CALLER_LEFT = "caller_left"  # in the log and the metrics alone, for nobody reads an answer
+# Every code there is: that of each kind, and those given to special cases of one.
+CODES = frozenset(
+    {kind.code for kind in STATUS}
+    | {"body_too_large", "json_too_large", "unknown_point", "non_finite_result", "not_alive", "out_of_memory"}
+    | {CALLER_LEFT}
+)
+
 
 def invalid(pointer: str, message: str, code: str | None = None) -> Unprocessable:
     """A field that is wrong; `message` gives its value and the limit that it broke."""

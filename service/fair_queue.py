@@ -89,6 +89,11 @@ class FairQueue:
         """Of all tickets that wait."""
         return sum(ticket.cost.rows for ticket in self._waiting)
 
+    @property
+    def calls(self) -> int:
+        """How many calls the tickets belong to; those of one call arrived at one time."""
+        return len({ticket.arrived for ticket in self._waiting})
+
     def add(self, tickets: Sequence[Ticket]) -> None:
         """Let tickets of one share wait, in this order."""
         for ticket in tickets:

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 from service.door import Admitted
+from service.errors import CALLER_LEFT
 from service.exchange import CallerLeft, Exchange
 from service.parts import Parts
 from service.result_stream import ResultStream
@@ -63,7 +64,7 @@ async def run_streamed(
             ran = await exchange.settled()
             _note(log, _usage_of_runs(admitted, ran))
         except CallerLeft:
-            log["code"] = "caller_left"
+            log["code"] = CALLER_LEFT
             return
         finally:
             exchange.close()

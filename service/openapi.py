@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from model.checkpoint.load import LoadedModel
 from service.errors import STATUS, ServiceError
@@ -172,6 +173,19 @@ FORWARD: dict[str, Any] = {
 }
 MODEL: dict[str, Any] = {"responses": refusals(401, 500, 503)}
 PROBE: dict[str, Any] = {"responses": refusals(503)}
+METRICS: dict[str, Any] = {
+    "response_class": Response,  # a text, whose content types are these
+    "responses": {
+        200: {
+            "description": "Prometheus' text format, or OpenMetrics where Accept prefers it",
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                "application/openmetrics-text": {"schema": {"type": "string"}},
+            },
+        },
+        **refusals(500),
+    },
+}
 
 
 def example_request(model: LoadedModel) -> dict[str, Any]:

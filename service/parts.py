@@ -14,6 +14,7 @@ from service.admission import Admission
 from service.batcher import Batcher
 from service.errors import DeadlinePassed
 from service.limits import Limits
+from service.metrics import Metrics
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -21,13 +22,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parts:
-    """Settings and the limits that follow, the loaded model, the batcher, what is admitted, threads for bodies."""
+    """Settings and the limits that follow, the loaded model, the batcher, what is admitted and what is measured."""
 
     settings: Settings
     model: LoadedModel
     batcher: Batcher
     admission: Admission
     limits: Limits
+    metrics: Metrics
     wire_threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="headwater-wire")
     )

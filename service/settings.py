@@ -80,6 +80,11 @@ class Settings(BaseSettings):
         "info", description="what is logged; one line a request at info"
     )
 
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
     @field_validator("ignore_config_keys", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:

@@ -14,7 +14,8 @@ from service.errors import NotAcceptable, Unprocessable
 from service.forwarding import CallerLeft, run_streamed, run_whole
 from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
-from service.routes.leaving import CALLER_LEFT, until_disconnected
+from service.routes.encoding import encoded
+from service.routes.leaving import answer_to_nobody, until_disconnected
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors, npy_headers
 from service.wire.body import read_body
@@ -51,7 +52,6 @@ async def forward(
     parameter = request.query_params.get("request")
     body = await read_body(request, parts.settings)
     log, place = request.state.log, request.state.place
-    log["bytes_in"] = len(body)
 
     def decoded() -> ForwardCall:
         return decode(unpacked(body, coding, parts.settings.max_body_bytes), body_format, parameter)
@@ -70,8 +70,8 @@ async def forward(
             return StreamedResponse(coming, length, media_type, {"Server-Timing": answer.server_timing()})
         answer = await run_whole(admitted, parts, **run)
     except CallerLeft:
-        return Response(status_code=CALLER_LEFT)
-    pieces = await parts.off_loop(lambda: list(_ENCODERS[answer_format](answer)))
+        return answer_to_nobody(log)
+    pieces = await encoded(lambda: list(_ENCODERS[answer_format](answer)), parts, log)
     headers = npy_headers(answer) if answer_format == "npy" else {}
     return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
 

@@ -15,7 +15,8 @@ from service.forwarding import CallerLeft, run_whole
 from service.infer import admit_infer
 from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
 from service.parts import Parts, PartsDep
-from service.routes.leaving import CALLER_LEFT, until_disconnected
+from service.routes.encoding import encoded
+from service.routes.leaving import answer_to_nobody, until_disconnected
 from service.wire.body import read_body
 from service.wire.coding import coding_of_answer, coding_of_body, packed, unpacked
 from service.wire.pieces import Piece, PiecesResponse
@@ -87,7 +88,6 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     goes_out = coding_of_answer(request.headers.get("accept-encoding"))
     body = await read_body(request, parts.settings)
     log, place = request.state.log, request.state.place
-    log["bytes_in"] = len(body)
     limit = parts.settings.max_body_bytes
     asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit), json_length), arrived)
     admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings), arrived)
@@ -96,13 +96,13 @@ async def infer(request: Request, parts: PartsDep) -> Response:
         left = until_disconnected(request)
         answer = await run_whole(admitted, parts, share=place.caller.share, arrived=arrived, left=left, log=log)
     except CallerLeft:
-        return Response(status_code=CALLER_LEFT)
+        return answer_to_nobody(log)
 
-    def encoded() -> tuple[list[Piece], int | None]:
+    def encoding() -> tuple[list[Piece], int | None]:
         pieces, length = encode(answer, binary, asked.id)
         return list(packed(pieces, goes_out)) if goes_out else pieces, length
 
-    pieces, length = await parts.off_loop(encoded)
+    pieces, length = await encoded(encoding, parts, log)
     headers = {"Server-Timing": answer.server_timing(), "Vary": "Accept-Encoding"}
     if goes_out:
         headers["Content-Encoding"] = goes_out
