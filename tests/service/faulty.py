@@ -17,7 +17,7 @@ from service.cli import main
 FAILS, NO_MEMORY, HOLDS, DIES = 90, 91, 92, 93
 AT_LAYER = 2  # two layers have run, and have given what was asked of them
 SECONDS = 30.0
-HERE = Path(os.environ["FAULTS"])
+HERE = Path(os.environ.get("FAULTS", "."))
 
 run = service.app.run
 

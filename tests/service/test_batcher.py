@@ -470,6 +470,7 @@ def test_what_waits_and_what_runs_can_be_read() -> None:
 
     async def test(batcher: Batcher) -> None:
         first, *others = tickets = [ticket(n) for n in (2, 3, 5)]
+        others[-1].arrived = 1.0  # of another call
         batcher.submit([first])
         await entered(model)
         batcher.submit(others)

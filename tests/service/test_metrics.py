@@ -31,7 +31,7 @@ from service.settings import Settings
 from tests.server import Server
 
 ROOT = Path(__file__).parents[2]
-UNITS = ("seconds", "bytes", "tokens", "sequences", "requests", "parameters", "info", "total")
+UNITS = ("seconds", "bytes", "tokens", "tasks", "sequences", "requests", "parameters", "info", "total")
 SECONDS = 20.0  # until a condition must hold
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -292,7 +292,7 @@ def test_every_label_is_from_a_closed_set(tiny: httpx.Client) -> None:
         "route": templates | {"none", "/", "/docs", "/docs/oauth2-redirect"},
         "method": METHODS | {"other"},
         "code": CODES | {"other"},
-        "outcome": {"ok", "failed"},
+        "outcome": {"ok", "failed", "left"},
     }
     for name, labels in scrape(tiny):
         if not name.startswith("headwater_") or name == "headwater_model_info":
