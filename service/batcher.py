@@ -50,8 +50,17 @@ def take_batch(waiting: deque[Ticket], budget: Budget, now: float) -> tuple[list
 class Batcher:
     """The queue and the model thread. `submit` is for the event loop, everything else happens in the thread."""
 
-    def __init__(self, run_batch: RunBatch, budget: Budget) -> None:
-        self._run_batch, self._budget = run_batch, budget
+    def __init__(
+        self,
+        run_batch: RunBatch,
+        budget: Budget,
+        *,
+        first: Callable[[], None] | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
+        """`first` is called in the model thread before any batch; `on_death` where it ends without `close`."""
+        self._run_batch, self.budget = run_batch, budget
+        self._first, self._on_death = first, on_death
         self._waiting: deque[Ticket] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -64,6 +73,10 @@ class Batcher:
     def is_alive(self) -> bool:
         """Whether the model thread runs."""
         return self._thread.is_alive()
+
+    def beat_age(self) -> float:
+        """Seconds since the model thread last showed a sign of life."""
+        return 0.0
 
     def is_open(self) -> bool:
         """Whether tickets are taken."""
@@ -91,15 +104,19 @@ class Batcher:
     def _work(self) -> None:
         batch: list[Ticket] = []
         try:
+            if self._first is not None:
+                self._first()
             while (batch := self._take()) or not self._closed:
                 self._run(batch, time.monotonic())
         finally:
             with self._changed:
-                self._closed = True
+                died, self._closed = not self._closed, True
                 left = [*batch, *self._waiting]
                 self._waiting.clear()
             for ticket in left:
                 ticket.refuse(Draining("the service is shutting down", retry_after=5))
+            if died and self._on_death is not None:
+                self._on_death()
 
     def _take(self) -> list[Ticket]:
         """The next batch, as soon as there is one; empty when there was nobody left to run for, or at the end."""
@@ -107,7 +124,7 @@ class Batcher:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return []
-            batch, aside = take_batch(self._waiting, self._budget, time.monotonic())
+            batch, aside = take_batch(self._waiting, self.budget, time.monotonic())
         for ticket in aside:
             ticket.refuse(DeadlinePassed("the deadline passed while the request was waiting"))
         return batch

@@ -75,10 +75,20 @@ class Unprocessable(ServiceError):
     code, title = "invalid_request", "The request cannot be run"
 
 
-class Draining(ServiceError):
-    """The service is going down, or not up yet."""
+class NotReady(ServiceError):
+    """The service is not up yet, or does not take work any more."""
 
     code, title = "not_ready", "The service is not ready"
+
+
+class Draining(NotReady):
+    """The service is going down; the connection is closed with the answer, so that the next goes elsewhere."""
+
+
+class NotAlive(NotReady):
+    """The model thread has ended or shows no sign of life; only a new process helps."""
+
+    code = "not_alive"
 
 
 class DeadlinePassed(ServiceError):
@@ -103,7 +113,7 @@ STATUS: dict[type[ServiceError], int] = {
     UnsupportedMediaType: 415,
     Unprocessable: 422,
     ModelFailed: 500,
-    Draining: 503,
+    NotReady: 503,
     DeadlinePassed: 504,
 }
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import httpx
 
@@ -92,19 +93,27 @@ class Server:
 
 @contextmanager
 def serving(
-    model: Path | str, *options: str, program: Sequence[str] = (str(HEADWATER),), **variables: str
+    model: Path | str,
+    *options: str,
+    program: Sequence[str] = (str(HEADWATER),),
+    until: Literal["serving", "listening"] = "serving",
+    code: int = 0,
+    **variables: str,
 ) -> Iterator[Server]:
-    """A service of this model that is ready; at the end it goes on SIGTERM with exit code 0."""
+    """A service of this model, as soon as it is ready (or, `until` listening, does not hold its model yet).
+
+    At the end it is told to go by SIGTERM, if it has not ended by then, and must have ended with this exit code.
+    """
     command = [*program, "serve", "--model", str(model), "--port", "0", *options]
     process = subprocess.Popen(command, env=environment(**variables), stderr=subprocess.PIPE, text=True)
     server = Server(process)
     try:
-        line = server.wait_for_line("serving", "http://127.0.0.1:", seconds=START_SECONDS)
+        line = server.wait_for_line(f"headwater: {until}", "http://127.0.0.1:", seconds=START_SECONDS)
         server.url = "http://127.0.0.1:" + line.split("http://127.0.0.1:")[1].split()[0].rstrip(",;)")
         yield server
     except BaseException:
         process.kill()
         server.stop()
         raise
-    code = server.stop()
-    assert code == 0, f"exit code {code} after SIGTERM; stderr ended with {server.lines[-10:]}"
+    ended = server.stop()
+    assert ended == code, f"exit code {ended}, not {code}; stderr ended with {server.lines[-10:]}"
