@@ -30,7 +30,7 @@ from service.server import Server
 from service.settings import Settings
 
 SWITCH_SECONDS = 0.001  # after which a thread is asked to let another one have the interpreter; Python's own is 0.005
-DEATH_SECONDS = 3.0  # after which the process ends though the event loop has not seen that the model thread died
+DEATH_SECONDS = 2.0  # after which the process ends though the event loop has not seen that the model thread died
 BACKLOG = 2048  # connections that wait to be taken
 
 

@@ -32,7 +32,7 @@ class Server:
         self.lines: list[str] = []
         self.url = ""
         self._grown = threading.Condition()
-        self._ended = False
+        self._ended = self._told_to_end = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -65,9 +65,15 @@ class Server:
         """The port that it got."""
         return int(self.url.rpartition(":")[2])
 
+    def terminate(self) -> None:
+        """Tell it to end with SIGTERM, once: a second signal would end it before it has drained."""
+        if not self._told_to_end:
+            self._told_to_end = True
+            self.process.terminate()
+
     def stop(self) -> int:
-        """End it with SIGTERM; its exit code."""
-        self.process.terminate()
+        """End it with SIGTERM, unless it was told already; its exit code."""
+        self.terminate()
         try:
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""From start to end: the port opens at once, probes tell the truth, nothing admitted is lost, and exit codes say why."""
+"""From start to end: the port opens at once, probes tell the truth, nothing admitted is lost, exit codes say why."""
 
 import json
 import signal
@@ -14,11 +14,16 @@ import httpx
 import pytest
 import torch
 
+import service.server
 from model.errors import CheckpointError
+from service.app import create_app
 from service.life import Life, LoadingStopped
 from service.memory import available_bytes, cgroup_paths, machine_leaves
+from service.server import Server
+from service.settings import Settings
 from service.warm_up import SECONDS, SIZES, largest_that_fits, warm_up
-from tests.server import Server, serving
+from tests.server import Server as Running
+from tests.server import serving
 from tests.service.calls import ids, problem
 
 SECONDS_AT_MOST = 20.0  # for what takes a moment on a quiet machine
@@ -49,8 +54,7 @@ def before_loading(act):
 """
 HELD_MODEL = "before_tokens(lambda sinks: waits('run'))"
 SLOW_LOADER = "before_loading(lambda report: (report('120 of 272 tensors'), waits('load')))"
-STUCK_LOADER = "before_loading(lambda report: waits('never'))"
-PATIENT_LOADER = """
+STUCK_LOADER = """
 def act(report):
     try:
         print("planted: load", file=sys.stderr, flush=True)
@@ -59,6 +63,7 @@ def act(report):
             time.sleep(0.005)
     finally:
         (pathlib.Path(os.environ["FOLDER"]) / "cleaned").touch()
+        waits("never")
 before_loading(act)
 """
 BROKEN_LOADER = """
@@ -80,7 +85,7 @@ DYING_MODEL_AND_BUSY_LOOP = DYING_MODEL.replace("raise", "sinks[0]._loop.call_so
 class Planted:
     """A service with something planted in it, and the folder of files that it waits for."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Running, folder: Path) -> None:
         self.server, self.folder = server, folder
 
     def wait_for(self, what: str) -> None:
@@ -106,12 +111,12 @@ def planted(model: Path, code_of: str, folder: Path, *options: str, **more: Any)
 class Caller:
     """A call in a thread of its own: its answer, or what was raised instead."""
 
-    def __init__(self, server: Server, path: str = "/forward", body: dict[str, Any] | None = None) -> None:
+    def __init__(self, server: Running, path: str = "/forward", body: dict[str, Any] | None = None) -> None:
         self.answers: list[httpx.Response | Exception] = []
         self._thread = threading.Thread(target=self._call, args=(server, path, body or {"tokens": ids(5)}))
         self._thread.start()
 
-    def _call(self, server: Server, path: str, body: dict[str, Any]) -> None:
+    def _call(self, server: Running, path: str, body: dict[str, Any]) -> None:
         try:
             with server.client() as client:
                 self.answers.append(client.post(path, json=body))
@@ -159,6 +164,8 @@ def test_the_port_answers_with_progress_while_the_model_loads_and_with_the_model
             assert response.status_code == 503
             assert response.json() == {"error": "loading the model: 120 of 272 tensors"}
             assert int(response.headers["retry-after"]) > 0
+        client.get("/model", headers={"X-Request-Id": "too-early"})
+        assert json.loads(it.server.wait_for_line('"too-early"'))["code"] == "not_ready"
         assert statuses(client, "/livez", "/v2/health/live") == [200, 200]
         assert [client.head(path).status_code for path in ("/livez", "/startedz", "/readyz")] == [200, 503, 503]
 
@@ -171,22 +178,15 @@ def test_the_port_answers_with_progress_while_the_model_loads_and_with_the_model
         assert client.get("/no-such-route").status_code == 404
 
 
-def test_a_signal_while_the_model_loads_ends_the_process_with_0_though_the_loader_cannot_be_stopped(
+def test_a_signal_while_the_model_loads_lets_the_loader_clean_up_and_ends_though_it_goes_on(
     tiny_directory: Path, tmp_path: Path
 ) -> None:
     with planted(tiny_directory, STUCK_LOADER, tmp_path, until="listening") as it:
-        it.wait_for("never")
+        it.wait_for("load")
         began = time.monotonic()
-        it.server.process.terminate()
+        it.server.terminate()
         assert it.end() == 0
         assert time.monotonic() - began < 5
-
-
-def test_a_loader_that_can_be_stopped_cleans_up_first(tiny_directory: Path, tmp_path: Path) -> None:
-    with planted(tiny_directory, PATIENT_LOADER, tmp_path, until="listening") as it:
-        it.wait_for("load")
-        it.server.process.terminate()
-        assert it.end() == 0
     assert (tmp_path / "cleaned").exists()
     assert not any("Traceback" in line for line in it.server.lines)
 
@@ -225,7 +225,7 @@ def test_what_was_admitted_is_answered_after_a_signal_and_what_comes_later_gets_
         waiting = Caller(it.server), Caller(it.server, "/v2/models/tiny/infer", infer_of(3))
         with it.server.client() as client:
             assert statuses(client, "/livez", "/readyz") == [200, 200]
-            it.server.process.terminate()
+            it.server.terminate()
             eventually(lambda: client.get("/readyz").status_code == 503)
             # a connection of its own for each: the port is still open, and each refusal closes its connection
             eventually(lambda: client.post("/forward", json={"tokens": []}).status_code == 503)
@@ -250,43 +250,49 @@ def infer_of(n: int) -> dict[str, Any]:
 def test_new_requests_are_taken_during_the_drain_delay_though_the_probe_says_no(
     tiny_directory: Path, tmp_path: Path
 ) -> None:
-    delay = ("--drain-delay-seconds", "1.5")
+    delay = ("--drain-delay-seconds", "1")
     with planted(tiny_directory, HELD_MODEL, tmp_path, *delay) as it, it.server.client() as client:
         held = Caller(it.server)  # or the process would end with the delay
         it.wait_for("run")
-        it.server.process.terminate()
+        it.server.process.send_signal(signal.SIGINT)
         began = time.monotonic()
         eventually(lambda: client.get("/readyz").status_code == 503)
-        assert time.monotonic() - began < 1.5, "the machine is too slow for this test"
+        assert time.monotonic() - began < 1, "the machine is too slow for this test"
         late = Caller(it.server)
         eventually(lambda: client.post("/forward", json={"tokens": []}).status_code == 503)
-        assert time.monotonic() - began > 1.4
+        assert time.monotonic() - began > 0.9
         it.let("run")
         assert [held.answer().status_code, late.answer().status_code] == [200, 200]
-        assert it.end() == 0
+        answered = time.monotonic()
+        assert it.end() == 0, "the client's connection is still open, and keeps nobody"
+        assert time.monotonic() - answered < 5
 
 
-def test_a_service_with_nothing_to_do_ends_at_once(tiny_directory: Path) -> None:
-    with serving(tiny_directory, "--threads", "1", "--drain-seconds", "600") as server, server.client() as client:
-        assert client.get("/readyz").status_code == 200  # and the connection stays open
-        began = time.monotonic()
-        server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(SECONDS_AT_MOST) == 0
-        assert time.monotonic() - began < 5
-
-
-@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
-def test_a_second_signal_ends_the_process_at_once(tiny_directory: Path, tmp_path: Path, second: signal.Signals) -> None:
-    code = 128 + second
-    with planted(tiny_directory, HELD_MODEL, tmp_path, code=code) as it, it.server.client() as client:
+def test_a_second_signal_ends_the_process_at_once(tiny_directory: Path, tmp_path: Path) -> None:
+    with planted(tiny_directory, HELD_MODEL, tmp_path, code=130) as it, it.server.client() as client:
         caller = Caller(it.server)
         it.wait_for("run")
         it.server.process.send_signal(signal.SIGTERM)
         eventually(lambda: client.get("/readyz").status_code == 503)
-        it.server.process.send_signal(second)
-        assert it.end() == code
+        it.server.process.send_signal(signal.SIGINT)
+        assert it.end() == 130
         with pytest.raises(httpx.HTTPError):
             caller.answer()
+
+
+@pytest.mark.parametrize(("second", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_code_after_a_second_signal_names_it(
+    second: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(service.server, "end_now", ended.append)
+    app = create_app(Settings(), lambda _: pytest.fail("nothing is loaded"))
+    server = Server(app, Settings(), lambda: None)
+    server.handle_exit(signal.SIGTERM, None)
+    assert ended == []
+    assert app.state.life.is_draining()
+    server.handle_exit(second, None)
+    assert ended == [code]
 
 
 # --- the death of the model thread
@@ -449,9 +455,3 @@ def test_without_a_limit_the_machine_decides(tmp_path: Path) -> None:
     files(tmp_path / "cgroup" / "memory", **unlimited)
     assert available_bytes("cpu", proc(tmp_path, "5:memory:/\n"), tmp_path / "cgroup") == 12000007 * 1024
     assert available_bytes("cpu") > 0
-
-
-def test_the_log_of_a_refusal_while_loading_has_its_code(tiny_directory: Path, tmp_path: Path) -> None:
-    with planted(tiny_directory, SLOW_LOADER, tmp_path, until="listening") as it, it.server.client() as client:
-        client.get("/model", headers={"X-Request-Id": "too-early"})
-        assert json.loads(it.server.wait_for_line('"too-early"'))["code"] == "not_ready"
