@@ -1,6 +1,7 @@
 """The `headwater` command: serve, init, convert, fetch."""
 
 import argparse
+import gc
 import logging
 import signal
 import socket
@@ -187,10 +188,18 @@ def _serve(options: argparse.Namespace) -> int:
     url = _url(listening)
     _progress(f"listening on {url}, loading {settings.model}")
 
+    def load(report: Progress) -> LoadedModel:
+        loaded = _load(settings, report)
+        # What is there by now stays. Otherwise the collector goes through all of it every now and then, for which the
+        # event loop has to wait; so it does while the model is not ready.
+        gc.collect()
+        gc.freeze()
+        return loaded
+
     def announce() -> None:
         _progress(f"serving {app.state.parts.model.name} on {url} (try {url}/docs)")
 
-    app = create_app(settings, lambda report: _load(settings, report), life=life, on_death=_end_soon)
+    app = create_app(settings, load, life=life, on_death=_end_soon)
     Server(app, settings, announce).run(sockets=[listening])
     if isinstance(life.failure, CheckpointError):
         raise life.failure

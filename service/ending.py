@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import NoReturn
 
 WRONG_USE = 2  # a setting, a path or a checkpoint is wrong
@@ -25,8 +26,6 @@ def end_now(code: int) -> NoReturn:
 
 
 def _flush() -> None:
-    try:
+    with suppress(Exception):  # what goes wrong here has nowhere to be told
         logging.shutdown()
         sys.stderr.flush()
-    finally:
-        return  # noqa: B012 - what goes wrong here has nowhere to be told

