@@ -4,6 +4,7 @@ Everything is counted at the door, before it costs anything, and given back when
 """
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +24,9 @@ class Bounds:
     requests: int
     rows: int
     nbytes: int
+
+
+UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 
 
 @dataclass
@@ -59,7 +63,7 @@ class Admission:
     def __init__(
         self,
         bounds: Bounds,
-        rows_per_second: float,
+        rows_per_second: float = 1.0,
         *,
         fair: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -81,6 +85,11 @@ class Admission:
     def rows_per_second(self) -> float:
         """How fast admitted rows are answered, as lately seen."""
         return self._speed.rows_per_second
+
+    def bound(self, bounds: Bounds, rows_per_second: float) -> None:
+        """The bounds from now on, and the speed until it is seen."""
+        self.bounds = bounds
+        self._speed = Speed(rows_per_second, self._clock())
 
     def is_open(self) -> bool:
         """Whether new work is taken at all."""

@@ -1,83 +1,94 @@
 """Puts the parts together; the only file that knows them all."""
 
 import asyncio
+import logging
 import os
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-import numpy as np
-import torch
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse
 
 from model.checkpoint.load import LoadedModel
-from model.cost import cost_of
-from model.run import run
-from model.sequence import Sequence as Rows
-from service.admission import Admission, Bounds
+from model.errors import CheckpointError
+from service.admission import UNBOUNDED, Admission
 from service.api_keys import ApiKeys
-from service.batcher import Batcher
+from service.assembly import assemble
 from service.entrance import Entrance
-from service.errors import FieldError, MethodNotAllowed, NotFound, ServiceError, Unprocessable
-from service.limits import limits_in_force
+from service.error_handlers import add_error_handlers
+from service.life import Life, LoadingStopped
+from service.loading import RefuseWhileLoading, in_thread
 from service.metrics import Metrics
 from service.openapi import document
 from service.openapi_v2 import SCHEMAS as V2_SCHEMAS
 from service.openapi_v2 import fill_examples
 from service.parts import Parts
-from service.problem import refusal
 from service.request_log import RequestLog
 from service.routes import forward, health, metrics, model, v2
 from service.settings import Settings
-from service.ticket import Ticket
 from service.tracing import open_tracing
 from service.wire.v2_request import LENGTH_HEADER
 
+log = logging.getLogger("headwater.app")
+
 _LAST_SECONDS = 1.0
-_WARM_UP_ROWS, _WARM_UP_SECONDS = 16, 600.0
+
+Load = Callable[[Callable[[str], None]], LoadedModel]
+"""Load a model, and say how far it is; what is called with a text may raise, to stop it."""
 
 
-def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
-    """The app around a loaded model; its model thread runs from the app's start to its end."""
+def create_app(
+    settings: Settings, load: Load, *, life: Life | None = None, on_death: Callable[[], None] = lambda: None
+) -> FastAPI:
+    """The app around a model that is loaded while it runs. Raises KeysFileError.
 
+    Its lifespan begins with the loading, a task at `app.state.loading` that raises nothing: what went wrong is
+    `life.failure`. `app.state.parts` is None until then. `on_death` is called in the model thread when that ends before
+    it should.
+    """
+    life = life or Life()
+    keys = ApiKeys.read(settings.api_keys_file) if settings.api_keys_file else None
+    admission = Admission(UNBOUNDED, fair=keys is not None)
     measured = Metrics()
     tracing = open_tracing(os.environ, version("headwater"))
 
-    def run_batch(tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> None:
-        sequences = [ticket.sequence for ticket in tickets]
-        with measured.batch(sequences):
-            run(loaded.stack, sequences, list(tickets), is_wanted)
+    def died() -> None:
+        life.die()
+        log.critical("the model thread has ended, and the service with it")
+        on_death()
 
-    limits = limits_in_force(
-        settings,
-        loaded.config,
-        rows_per_second=1000.0,
-        device_bytes=1 << 33,
-        host_bytes=1 << 33,
-    )
-    keys = ApiKeys.read(settings.api_keys_file) if settings.api_keys_file else None
-    bounds = Bounds(limits.max_queue_requests, limits.max_queue_tokens, limits.max_held_bytes)
-    admission = Admission(bounds, rows_per_second=1000.0, fair=keys is not None)
-    parts = Parts(settings, loaded, Batcher(run_batch, limits.budget), admission, limits, measured)
-    _watch(parts)
+    async def start(app: FastAPI) -> None:
+        """Load the model, warm it up, and put the parts together; what goes wrong is the life's failure."""
+        try:
+            loaded = await asyncio.wrap_future(in_thread(lambda: load(life.report), "headwater-loader"))
+            app.state.parts = await assemble(
+                settings, loaded, life=life, admission=admission, metrics=measured, on_death=died
+            )
+            life.ready()
+        except LoadingStopped:
+            pass
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            if not isinstance(error, CheckpointError):
+                log.critical("the model could not be loaded", exc_info=error)
+            life.fail(error)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        parts.metrics.watch("tasks", lambda: len(asyncio.all_tasks(loop)))
-        parts.batcher.start()
-        await _warm_up(parts)
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.loading = asyncio.create_task(start(app))
         yield
-        parts.batcher.close()
-        # every request has been answered or given up by now, so there is nothing more to wait for
-        await asyncio.to_thread(parts.batcher.join, _LAST_SECONDS)
-        parts.wire_threads.shutdown(wait=False)
+        life.drain()
+        app.state.loading.cancel()
+        parts: Parts | None = app.state.parts
+        if parts is not None:
+            parts.batcher.close()
+            # every request has been answered or given up by now, so there is nothing more to wait for
+            await asyncio.to_thread(parts.batcher.join, _LAST_SECONDS)
+            parts.wire_threads.shutdown(wait=False)
         if tracing is not None:
             await asyncio.to_thread(tracing.close)
 
@@ -90,8 +101,12 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         swagger_ui_parameters={"validatorUrl": None},
         lifespan=lifespan,
     )
-    app.state.parts = parts
-    app.openapi = lambda: document(app, loaded, V2_SCHEMAS, fill_examples, keyed=keys is not None)  # type: ignore[method-assign]
+    app.state.parts, app.state.life, app.state.admission, app.state.metrics = None, life, admission, measured
+
+    def openapi() -> dict[str, object]:
+        return document(app, app.state.parts.model, V2_SCHEMAS, fill_examples, keyed=keys is not None)
+
+    app.openapi = openapi  # type: ignore[method-assign]
     for routes in (forward, model, health, metrics, v2):
         app.include_router(routes.router)
 
@@ -99,8 +114,10 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
     def root() -> RedirectResponse:
         return RedirectResponse("/docs")
 
-    _add_error_handlers(app)
+    add_error_handlers(app)
+    # the last one added is the outermost
     app.add_middleware(Entrance, keys=keys)
+    app.add_middleware(RefuseWhileLoading, life=life)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -111,58 +128,3 @@ def create_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
         )
     app.add_middleware(RequestLog, metrics=measured, tracing=tracing)
     return app
-
-
-def _watch(parts: Parts) -> None:
-    """Tell the metrics what is served, and where the numbers are that change by themselves."""
-    metrics, batcher, device = parts.metrics, parts.batcher, parts.model.stack.device
-    metrics.describe(parts.model, version("headwater"))
-    metrics.watch("queue_requests", lambda: batcher.waiting_requests)
-    metrics.watch("queue_tokens", lambda: batcher.waiting_tokens)
-    admission = parts.admission
-    metrics.watch("running_tokens", lambda: batcher.running_tokens)
-    metrics.watch("admitted_requests", lambda: admission.held.requests)
-    metrics.watch("admitted_tokens", lambda: admission.held.rows)
-    metrics.watch("admitted_bytes", lambda: admission.held.nbytes)
-    metrics.watch("max_admitted_requests", lambda: admission.bounds.requests)
-    metrics.watch("max_admitted_tokens", lambda: admission.bounds.rows)
-    metrics.watch("max_admitted_bytes", lambda: admission.bounds.nbytes)
-    if device.type == "cuda":
-        metrics.watch("device_allocated_bytes", lambda: torch.cuda.memory_allocated(device))
-        metrics.watch("device_reserved_bytes", lambda: torch.cuda.memory_reserved(device))
-
-
-async def _warm_up(parts: Parts) -> None:
-    """A small pass through the whole stack, so that the first call is not slow: weights are read, threads made."""
-    config = parts.model.config
-    rows = np.zeros((_WARM_UP_ROWS, config.d_model), dtype=np.float32)
-    now = time.monotonic()
-    sequence = Rows("x", rows, 0, config.n_layers, ())
-    ticket = Ticket(sequence, cost_of(config, sequence), now, now + _WARM_UP_SECONDS)
-    parts.batcher.submit([ticket])
-    await ticket.done
-
-
-def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(ServiceError)
-    async def refused(request: Request, error: ServiceError) -> Response:
-        request.state.log["code"] = error.code
-        return refusal(error, request.url.path)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        fields = [
-            FieldError("/" + "/".join(map(str, one["loc"][1:])), f"{one['msg']}, not {one['input']!r:.40}")
-            for one in error.errors()
-        ]
-        detail = "; ".join(f"{field.pointer}: {field.message}" for field in fields)
-        return await refused(request, Unprocessable(detail, *fields))
-
-    @app.exception_handler(HTTPException)
-    async def no_route(request: Request, error: HTTPException) -> Response:
-        path, method = request.url.path[:200], request.method
-        if error.status_code == 405:
-            response = await refused(request, MethodNotAllowed(f"{path} has no method {method}"))
-            response.headers.update(error.headers or {})
-            return response
-        return await refused(request, NotFound(f"there is no {path}"))

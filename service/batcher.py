@@ -31,12 +31,19 @@ Failure = Literal["left", "out of memory", "failed"]
 class Batcher:
     """The queue and the model thread. `submit` is for the event loop, everything else happens in the thread.
 
-    `on_death` is called, from the thread, when it ends without having been closed.
+    `first` is called in the thread before any batch, `on_death` where it ends without having been closed.
     """
 
-    def __init__(self, run_batch: RunBatch, budget: Budget, on_death: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        run_batch: RunBatch,
+        budget: Budget,
+        *,
+        first: Callable[[], None] | None = None,
+        on_death: Callable[[], None] | None = None,
+    ) -> None:
         self.budget = budget
-        self._run_batch, self._on_death = run_batch, on_death
+        self._run_batch, self._first, self._on_death = run_batch, first, on_death
         self._queue = FairQueue()
         self._running_rows = 0
         self._changed = threading.Condition()
@@ -100,6 +107,8 @@ class Batcher:
         batch: list[Ticket] = []
         died = True
         try:
+            if self._first is not None:
+                self._first()
             while (batch := self._take()) or not self._closed:
                 self._run(batch, time.monotonic())
             died = False

@@ -3,10 +3,10 @@
 import argparse
 import gc
 import logging
-import os
 import signal
 import socket
 import sys
+import threading
 import types
 import typing
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import uvicorn
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from model.checkpoint.convert import convert
+from model.checkpoint.gguf import Progress
 from model.checkpoint.hub import hub_model, is_hub_name
 from model.checkpoint.initialise import initialise
 from model.checkpoint.load import LoadedModel, load_model
@@ -27,10 +27,14 @@ from model.errors import CheckpointError
 from service import logs
 from service.api_keys import KeysFileError
 from service.app import create_app
+from service.ending import LOADING_FAILED, MODEL_THREAD_DIED, WRONG_USE, end_now
+from service.life import Life
+from service.server import Server
 from service.settings import Settings
 
-WRONG_USE = 2  # exit code where a setting, a path or a checkpoint is wrong
 SWITCH_SECONDS = 0.001  # after which a thread is asked to let another one have the interpreter; Python's own is 0.005
+DEATH_SECONDS = 2.0  # after which the process ends though the event loop has not seen that the model thread died
+BACKLOG = 2048  # connections that wait to be taken
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,7 +123,16 @@ def _settings(options: argparse.Namespace) -> Settings:
         ) from None
 
 
-def _load(settings: Settings) -> LoadedModel:
+def _load(settings: Settings, report: Progress) -> LoadedModel:
+    """Fetch, convert and read the model; the steps that take long are lines on stderr too."""
+
+    def progress(text: str) -> None:
+        if text not in told:  # said again only to hear whether to go on
+            told.add(text)
+            _progress(text)
+        report(text)
+
+    told: set[str] = set()
     path = Path(settings.model)
     name = path.name
     on_hub = not path.exists() and is_hub_name(settings.model)
@@ -129,11 +142,11 @@ def _load(settings: Settings) -> LoadedModel:
             f"and {settings.model} is none"
         )
     if path.is_file() and path.suffix == ".gguf":
-        name, path = path.stem, converted_gguf(path, _progress)
+        name, path = path.stem, converted_gguf(path, progress)
     elif not path.exists() and settings.model in PACKAGES:
-        path = packaged_model(settings.model, _progress)
+        path = packaged_model(settings.model, progress)
     elif on_hub:
-        path = hub_model(settings.model, settings.revision, _progress)
+        path = hub_model(settings.model, settings.revision, progress)
     elif not path.is_dir():
         raise CheckpointError(
             f"{settings.model}: neither a directory, nor a .gguf file, nor one of {', '.join(sorted(PACKAGES))}, "
@@ -147,6 +160,7 @@ def _load(settings: Settings) -> LoadedModel:
         dtype=settings.dtype,
         device=_device(settings.device),
         ignore_config_keys=settings.ignore_config_keys,
+        progress=report,
     )
 
 
@@ -159,25 +173,9 @@ def _device(name: str) -> str:
     return name
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, with a line that says where the service is once it is there."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        # What is there by now stays. Otherwise the collector goes through all of it every now and then, for which the
-        # event loop has to wait.
-        gc.collect()
-        gc.freeze()
-        if self.started and sockets:
-            host, port = sockets[0].getsockname()[:2]
-            name = self.config.app.state.parts.model.name  # type: ignore[union-attr]
-            host = f"[{host}]" if ":" in host else host
-            _progress(f"serving {name} on http://{host}:{port} (try http://{host}:{port}/docs)")
-
-
 def _serve(options: argparse.Namespace) -> int:
-    settings = _settings(options)
-    # uvicorn drains on these while it serves, and raises them once more when it is done: that is a proper end.
+    settings, life = _settings(options), Life()
+    # uvicorn drains on these while it serves; before and after, they are a proper end
     for wanted in (signal.SIGTERM, signal.SIGINT):
         signal.signal(wanted, lambda *_: sys.exit(0))
     # the event loop waits that long each time it needs the interpreter while a thread works on a large body
@@ -186,44 +184,61 @@ def _serve(options: argparse.Namespace) -> int:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     # an answer that breaks off has its code in its own line
     logging.getLogger("uvicorn.error").addFilter(lambda line: "without completing" not in line.getMessage())
-    listening = _bind(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    _progress(f"loading {settings.model}")
-    try:
-        app = create_app(settings, _load(settings))
-    except BaseException:
-        listening.close()
-        raise
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=int(settings.drain_seconds) or 1,
-        )
-    )
-    try:
-        server.run(sockets=[listening])
-    finally:
-        if app.state.parts.batcher.is_alive():
-            # The time to drain is over and a run goes on for nobody; the interpreter cannot end beside it.
-            logging.shutdown()
-            os._exit(0)
-    return 0
+    listening = _bind(settings)
+    url = _url(listening)
+    _progress(f"listening on {url}, loading {settings.model}")
+
+    def load(report: Progress) -> LoadedModel:
+        loaded = _load(settings, report)
+        # What is there by now stays. Otherwise the collector goes through all of it every now and then, for which the
+        # event loop has to wait; so it does while the model is not ready.
+        gc.collect()
+        gc.freeze()
+        return loaded
+
+    def announce() -> None:
+        _progress(f"serving {app.state.parts.model.name} on {url} (try {url}/docs)")
+
+    app = create_app(settings, load, life=life, on_death=_end_soon)
+    Server(app, settings, announce).run(sockets=[listening])
+    if isinstance(life.failure, CheckpointError):
+        raise life.failure
+    code = MODEL_THREAD_DIED if life.has_died() else LOADING_FAILED if life.failure is not None else 0
+    if app.state.parts is not None and app.state.parts.batcher.is_alive():
+        # The time to drain is over and a run goes on for nobody; the interpreter cannot end beside it.
+        end_now(code)
+    return code
+
+
+def _end_soon() -> None:
+    """End the process without the event loop's help, should that be stuck too."""
+    timer = threading.Timer(DEATH_SECONDS, end_now, (MODEL_THREAD_DIED,))
+    timer.daemon = True
+    timer.start()
 
 
 def _bind(settings: Settings) -> socket.socket:
-    """Take the port before the model is loaded, so that a port that is in use is known at once."""
+    """Take the port before the model is loaded, so that a port that is in use is known at once.
+
+    Whoever connects from now on is answered as soon as the event loop runs.
+    """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
+        listening.listen(BACKLOG)  # two may bind a port, and one listen on it
     except OSError as error:
+        listening.close()
         raise CheckpointError(f"cannot listen on {settings.host} port {settings.port}: {error.strerror}") from None
     return listening
+
+
+def _url(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _init(options: argparse.Namespace) -> int:

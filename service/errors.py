@@ -87,10 +87,20 @@ class QueueFull(ServiceError):
     code, title = "queue_full", "The queue is full"
 
 
-class Draining(ServiceError):
-    """The service is going down, or not up yet."""
+class NotReady(ServiceError):
+    """The service is not up yet, or does not take work any more."""
 
     code, title = "not_ready", "The service is not ready"
+
+
+class Draining(NotReady):
+    """The service is going down; the connection is closed with the answer, so that the next goes elsewhere."""
+
+
+class NotAlive(NotReady):
+    """The model thread has ended or shows no sign of life; only a new process helps."""
+
+    code = "not_alive"
 
 
 class DeadlinePassed(ServiceError):
@@ -117,7 +127,7 @@ STATUS: dict[type[ServiceError], int] = {
     Unprocessable: 422,
     QueueFull: 429,
     ModelFailed: 500,
-    Draining: 503,
+    NotReady: 503,
     DeadlinePassed: 504,
 }
 

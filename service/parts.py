@@ -12,9 +12,9 @@ from fastapi import Depends, Request
 from model.checkpoint.load import LoadedModel
 from service.admission import Admission
 from service.batcher import Batcher
-from service.errors import DeadlinePassed
+from service.errors import DeadlinePassed, NotReady
+from service.life import Life
 from service.limits import Limits
-from service.metrics import Metrics
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -22,14 +22,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Parts:
-    """Settings and the limits that follow, the loaded model, the batcher, what is admitted and what is measured."""
+    """Settings and the limits that follow, the loaded model, the batcher, what is admitted, threads for bodies."""
 
     settings: Settings
     model: LoadedModel
     batcher: Batcher
     admission: Admission
     limits: Limits
-    metrics: Metrics
     wire_threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="headwater-wire")
     )
@@ -49,15 +48,25 @@ class Parts:
             raise DeadlinePassed("the deadline passed while the body waited to be read") from None
 
 
+def life_of(request: Request) -> Life:
+    """How far the app is that a request came to."""
+    life: Life = request.app.state.life
+    return life
+
+
 def parts_of(request: Request) -> Parts:
-    """The parts of the app that a request came to."""
+    """The parts of the app that a request came to. Raises NotReady while there are none."""
     return parts_in(request.app)
 
 
 def parts_in(app: Any) -> Parts:
-    """The parts of an app."""
-    parts: Parts = app.state.parts
+    """The parts of an app. Raises NotReady while there are none."""
+    parts: Parts | None = app.state.parts
+    if parts is None:
+        app.state.life.check_started()
+        raise NotReady("loading the model")
     return parts
 
 
 PartsDep = Annotated[Parts, Depends(parts_of)]
+LifeDep = Annotated[Life, Depends(life_of)]

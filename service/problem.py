@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from service.errors import STATUS, ServiceError
+from service.errors import STATUS, Draining, ServiceError
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -35,6 +35,8 @@ def refusal(error: ServiceError, path: str) -> Response:
     headers = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, Draining):
+        headers["Connection"] = "close"
     if path == "/v2" or path.startswith("/v2/"):
         return Response(orjson.dumps({"error": error.detail}), status_of(error), headers, "application/json")
     return Response(orjson.dumps(problem_body(error)), status_of(error), headers, CONTENT_TYPE)

@@ -67,8 +67,25 @@ class Settings(BaseSettings):
     deadline_seconds: float = Field(
         300.0, gt=0, le=LONGEST_SECONDS, description="how long a request may take, queue included"
     )
+    drain_delay_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=LONGEST_SECONDS,
+        description="how long new requests are still taken after SIGTERM, while /readyz already says no: time for load "
+        "balancers to notice",
+    )
     drain_seconds: float = Field(
-        20.0, gt=0, le=LONGEST_SECONDS, description="how long running requests may take to end after SIGTERM"
+        20.0,
+        gt=0,
+        le=LONGEST_SECONDS,
+        description="how long admitted requests may take to end after SIGTERM, from when no new ones are taken",
+    )
+    stuck_after_seconds: float = Field(
+        600.0,
+        gt=0,
+        le=LONGEST_SECONDS,
+        description="how long the model thread may show no sign of life before /livez says no; longer than the longest "
+        "single layer takes",
     )
     api_keys_file: Path | None = Field(
         None, description="a file with an API key a line, or a name and a key; calls need no key if not set"

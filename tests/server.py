@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import httpx
 
@@ -31,7 +32,7 @@ class Server:
         self.lines: list[str] = []
         self.url = ""
         self._grown = threading.Condition()
-        self._ended = False
+        self._ended = self._told_to_end = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -64,9 +65,15 @@ class Server:
         """The port that it got."""
         return int(self.url.rpartition(":")[2])
 
+    def terminate(self) -> None:
+        """Tell it to end with SIGTERM, once: a second signal would end it before it has drained."""
+        if not self._told_to_end:
+            self._told_to_end = True
+            self.process.terminate()
+
     def stop(self) -> int:
-        """End it with SIGTERM; its exit code."""
-        self.process.terminate()
+        """End it with SIGTERM, unless it was told already; its exit code."""
+        self.terminate()
         try:
             code = self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -92,19 +99,27 @@ class Server:
 
 @contextmanager
 def serving(
-    model: Path | str, *options: str, program: Sequence[str] = (str(HEADWATER),), **variables: str
+    model: Path | str,
+    *options: str,
+    program: Sequence[str] = (str(HEADWATER),),
+    until: Literal["serving", "listening"] = "serving",
+    code: int = 0,
+    **variables: str,
 ) -> Iterator[Server]:
-    """A service of this model that is ready; at the end it goes on SIGTERM with exit code 0."""
+    """A service of this model, as soon as it is ready (or, `until` listening, does not hold its model yet).
+
+    At the end it is told to go by SIGTERM, if it has not ended by then, and must have ended with this exit code.
+    """
     command = [*program, "serve", "--model", str(model), "--port", "0", *options]
     process = subprocess.Popen(command, env=environment(**variables), stderr=subprocess.PIPE, text=True)
     server = Server(process)
     try:
-        line = server.wait_for_line("serving", "http://127.0.0.1:", seconds=START_SECONDS)
+        line = server.wait_for_line(f"headwater: {until}", "http://127.0.0.1:", seconds=START_SECONDS)
         server.url = "http://127.0.0.1:" + line.split("http://127.0.0.1:")[1].split()[0].rstrip(",;)")
         yield server
     except BaseException:
         process.kill()
         server.stop()
         raise
-    code = server.stop()
-    assert code == 0, f"exit code {code} after SIGTERM; stderr ended with {server.lines[-10:]}"
+    ended = server.stop()
+    assert ended == code, f"exit code {ended}, not {code}; stderr ended with {server.lines[-10:]}"

@@ -1,12 +1,13 @@
 """From a directory on disk to a stack in memory."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from model.checkpoint import bert, gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
 from model.checkpoint.config_keys import ConfigKeys
@@ -84,11 +85,12 @@ def load_model(
     dtype: str = "float32",
     device: str = "cpu",
     ignore_config_keys: Collection[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
 ) -> LoadedModel:
     """Load config.json + model.safetensors, or its shards [+ tokenizer.json].
 
-    Weights stay mapped from the file where dtype and layout allow. Raises CheckpointError with one line that
-    names the file and what is wrong with it.
+    Weights stay mapped from the file where dtype and layout allow. `progress` is told how far it is, and may raise to
+    stop it. Raises CheckpointError with one line that names the file and what is wrong with it.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory")
@@ -100,12 +102,20 @@ def load_model(
     with torch.device("meta"):
         stack = Stack(config)
     # the same tensor under two names (tied) must stay one
-    moved = {id(t): t.to(device=device, dtype=DTYPES[dtype]) for t in state.values()}
+    stored = {id(t): t for t in state.values()}
+    moved: dict[int, Tensor] = {}
+    for number, (key, tensor) in enumerate(stored.items()):
+        progress(f"{number} of {len(stored)} tensors")
+        try:
+            moved[key] = tensor.to(device=device, dtype=DTYPES[dtype])
+        except torch.OutOfMemoryError:
+            raise CheckpointError(f"{files.path}: does not fit into the memory of {device} as {dtype}") from None
     try:
         stack.load_state_dict({key: moved[id(t)] for key, t in state.items()}, assign=True)
     except RuntimeError as error:
         raise CheckpointError(f"{files.path}: {error}") from None
     stack.requires_grad_(False).eval()
+    progress("taking the hash of the weights")
     return LoadedModel(
         name=name,
         stack=stack,

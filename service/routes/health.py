@@ -1,27 +1,46 @@
-"""Probes: whether the process lives, and whether it takes work."""
+"""Probes: whether the process lives, whether it has started, and whether it takes work."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
-from service.errors import Draining
+from service.errors import NotAlive
+from service.life import Life
 from service.openapi import PROBE
-from service.parts import PartsDep
+from service.parts import LifeDep, Parts
 
 router = APIRouter()
 
 
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez", summary="Whether the process and its model thread live", **PROBE)
-async def livez(parts: PartsDep) -> dict[str, str]:
-    """200 while the model thread runs."""
-    if not parts.batcher.is_alive():
-        raise Draining("the model thread has ended", code="not_alive")
+async def livez(request: Request, life: LifeDep) -> dict[str, str]:
+    """200 while the process answers and its model thread shows signs of life; while loading and draining too."""
+    check_alive(life, request.app.state.parts)
     return {"status": "alive"}
 
 
+@router.head("/startedz", include_in_schema=False)
+@router.get("/startedz", summary="Whether the model has been loaded", **PROBE)
+async def startedz(life: LifeDep) -> dict[str, str]:
+    """200 once the model is loaded and warmed up, and from then on always; before, 503 with the progress."""
+    life.check_started()
+    return {"status": "started"}
+
+
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", summary="Whether requests are taken", **PROBE)
-async def readyz(parts: PartsDep) -> dict[str, str]:
-    """200 while the model is loaded and the service takes work."""
-    if not parts.batcher.is_open():
-        raise Draining("the service is shutting down", retry_after=5)
+@router.get("/readyz", summary="Whether requests should be sent here", **PROBE)
+async def readyz(life: LifeDep) -> dict[str, str]:
+    """200 while the model is loaded and warmed up and the service is not going down."""
+    life.check_ready()
     return {"status": "ready"}
+
+
+def check_alive(life: Life, parts: Parts | None) -> None:
+    """Raise NotAlive where the model thread has ended or is stuck; `parts` is None until the model is loaded."""
+    life.check_alive()
+    if parts is None:
+        return
+    if not parts.batcher.is_alive():
+        raise NotAlive("the model thread has ended")
+    age, limit = parts.batcher.beat_age(), parts.settings.stuck_after_seconds
+    if age > limit:
+        raise NotAlive(f"no sign of life from the model thread for {age:.0f} s; stuck_after_seconds is {limit:g}")

@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from model.points import Point, named_points
 from model.selection import Wanted, result_specs
-from service.errors import Draining, NotFound
+from service.errors import NotFound
 from service.forwarding import CallerLeft, run_whole
 from service.infer import admit_infer
 from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
-from service.parts import Parts, PartsDep
+from service.parts import LifeDep, PartsDep
 from service.routes.encoding import encoded
+from service.routes.health import check_alive
 from service.routes.leaving import answer_to_nobody, until_disconnected
 from service.wire.body import read_body
 from service.wire.coding import coding_of_answer, coding_of_body, packed, unpacked
@@ -50,32 +51,28 @@ async def server() -> dict[str, Any]:
     return {"name": "headwater", "version": version("headwater"), "extensions": ["binary_tensor_data"]}
 
 
+@router.head("/v2/health/live", include_in_schema=False)
 @router.get("/v2/health/live", summary="Whether the process and its model thread live", **HEALTH)
-async def live(parts: PartsDep) -> dict[str, bool]:
-    """200 while the model thread runs."""
-    if not parts.batcher.is_alive():
-        raise Draining("the model thread has ended", code="not_alive")
+async def live(request: Request, life: LifeDep) -> dict[str, bool]:
+    """200 while the model thread shows signs of life; the same as /livez."""
+    check_alive(life, request.app.state.parts)
     return {"live": True}
 
 
-@router.get("/v2/health/ready", summary="Whether requests are taken", **HEALTH)
-async def ready(parts: PartsDep) -> dict[str, bool]:
-    """200 while the model is loaded and the service takes work."""
-    _check_ready(parts)
+@router.head("/v2/health/ready", include_in_schema=False)
+@router.get("/v2/health/ready", summary="Whether requests should be sent here", **HEALTH)
+async def ready(life: LifeDep) -> dict[str, bool]:
+    """200 while the model is loaded and the service is not going down; the same as /readyz."""
+    life.check_ready()
     return {"ready": True}
 
 
 @router.get(f"{_MODEL}/ready", summary="Whether the model takes requests", dependencies=_IS_SERVED, **READY)
 @router.get(f"{_VERSION}/ready", summary="The same of a version", dependencies=_IS_SERVED, **READY_VERSION)
-async def model_ready(parts: PartsDep) -> dict[str, Any]:
-    """200 while the model is loaded and the service takes work."""
-    _check_ready(parts)
+async def model_ready(parts: PartsDep, life: LifeDep) -> dict[str, Any]:
+    """200 while the model is loaded and the service is not going down."""
+    life.check_ready()
     return {"name": parts.model.name, "ready": True}
-
-
-def _check_ready(parts: Parts) -> None:
-    if not parts.batcher.is_open():
-        raise Draining("the service is shutting down", retry_after=5)
 
 
 @router.post(f"{_MODEL}/infer", summary="Run token matrices through the stack", dependencies=_IS_SERVED, **INFER)

@@ -238,7 +238,7 @@ def test_top_k_of_a_windowed_map_has_no_key_outside_the_window(loaded: dict[str,
 
 def ask(loaded: LoadedModel, *calls: dict[str, Any]) -> list[httpx.Response]:
     """GET /model, and the answers to calls of POST /forward."""
-    app = create_app(Settings(), loaded)
+    app = create_app(Settings(), lambda _: loaded)
 
     async def answers() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=app)
@@ -246,6 +246,7 @@ def ask(loaded: LoadedModel, *calls: dict[str, Any]) -> list[httpx.Response]:
             app.router.lifespan_context(app),
             httpx.AsyncClient(transport=transport, base_url="http://headwater") as http,
         ):
+            await app.state.loading
             return [await http.get("/model"), *[await http.post("/forward", json=call) for call in calls]]
 
     return asyncio.run(answers())

@@ -129,11 +129,11 @@ def run(tmp_path: Path) -> Run:
 
 
 def one_line(ended: tuple[int, str], *parts: str | Path) -> None:
-    """Exit code 2 and a single line that names all of the parts; lines of progress may stand before it."""
+    """Exit code 2 and a single line that names all of the parts; before it may stand where the service listens."""
     code, stderr = ended
     assert code == 2, stderr
     assert "Traceback" not in stderr
-    lines = [line for line in stderr.splitlines() if line and not line.startswith("headwater: loading")]
+    lines = [line for line in stderr.splitlines() if line and not line.startswith("headwater: listening")]
     assert len(lines) == 1, stderr
     for part in parts:
         assert str(part) in lines[0]

@@ -121,7 +121,7 @@ def test_whoever_still_waits_when_the_time_to_drain_is_over_gets_a_503() -> None
         with server.client() as client:
             while answered(client, {"tokens": [1]}, seconds=2):
                 pass  # a short call that gets no answer stands behind the long one, which therefore runs
-        server.process.terminate()
+        server.terminate()
         caller.join(60)
         assert not caller.is_alive()
     problem(answers[0], 503, "not_ready")

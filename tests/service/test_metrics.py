@@ -421,7 +421,7 @@ def test_a_slow_gauge_keeps_nobody_waiting(client: TestClient, app: FastAPI) -> 
         assert gate.wait(SECONDS)
         return 11.0
 
-    app.state.parts.metrics.watch("running_tokens", slow)
+    app.state.metrics.watch("running_tokens", slow)
     with ThreadPoolExecutor(1) as caller:
         try:
             scraping = caller.submit(scrape, client)

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -183,26 +185,34 @@ def test_a_header_longer_than_the_body_is_malformed() -> None:
         decode(b"{}", 3)
 
 
-async def _get(loaded: LoadedModel, *paths: str, broken: bool = False) -> list[httpx.Response]:
-    app = create_app(Settings(), loaded)
-    if broken:
-        app.state.parts = None
-    # without its lifespan the app has no model thread, as at its end
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-        return [await client.get(path) for path in paths]
+async def _get(loaded: LoadedModel, *paths: str, then: Callable[[FastAPI], None]) -> list[httpx.Response]:
+    """The answers of a service that was ready, until something happened to it."""
+    app = create_app(Settings(), lambda _: loaded)
+    transport = httpx.ASGITransport(app=app)
+    async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+        await app.state.loading
+        then(app)
+        return [await http.get(path) for path in paths]
 
 
 def test_who_is_not_ready_says_so_with_a_503_in_the_protocols_form(loaded: LoadedModel) -> None:
     paths = ("/v2/health/live", "/v2/health/ready", "/v2/models/small/ready")
-    live, ready, of_model = asyncio.run(_get(loaded, *paths))
-    assert (live.status_code, live.json()) == (503, {"error": "the model thread has ended"})
-    for response in (ready, of_model):
+    live, *others = asyncio.run(_get(loaded, *paths, then=lambda app: app.state.life.drain()))
+    assert (live.status_code, live.json()) == (200, {"live": True})
+    for response in others:
         assert (response.status_code, response.json()) == (503, {"error": "the service is shutting down"})
         assert response.headers["retry-after"]
+    live, *others = asyncio.run(_get(loaded, *paths, then=lambda app: app.state.life.die()))
+    for response in (live, *others):
+        assert (response.status_code, response.json()) == (503, {"error": "the model thread has ended"})
+
+
+def _forget_life(app: FastAPI) -> None:
+    app.state.life = None
 
 
 def test_a_fault_of_ours_is_a_500_in_the_protocols_form(loaded: LoadedModel) -> None:
-    (response,) = asyncio.run(_get(loaded, "/v2/health/ready", broken=True))
+    (response,) = asyncio.run(_get(loaded, "/v2/health/ready", then=_forget_life))
     assert response.status_code == 500
     assert response.json() == {
         "error": f"an error of ours; the log has it as request {response.headers['x-request-id']}"
