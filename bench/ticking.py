@@ -5,12 +5,12 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 
-from model.checkpoint.load import LoadedModel
 from service import cli
-from service.app import create_app
+from service.app import Load, create_app
 from service.settings import Settings
 
 TICK_SECONDS = 0.001
@@ -42,9 +42,9 @@ class Ticker:
         return told
 
 
-def create_ticking_app(settings: Settings, loaded: LoadedModel) -> FastAPI:
+def create_ticking_app(settings: Settings, load: Load, **options: Any) -> FastAPI:
     """The app as it is served, and a ticker beside it."""
-    app, ticker = create_app(settings, loaded), Ticker()
+    app, ticker = create_app(settings, load, **options), Ticker()
     plain = app.router.lifespan_context
 
     @asynccontextmanager

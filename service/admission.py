@@ -57,7 +57,8 @@ class Admission:
 
     With `fair` several shares (API keys) divide the bounds among them: each may hold as much as it leaves free, so that
     there is always room for one that has held nothing (dynamic thresholds: Choudhury and Hahne, 1998). A request that
-    is over a bound by itself is admitted when there is nothing else.
+    is over a bound by itself is admitted when there is nothing else; one with more rows than the bound counts as half
+    of it, so that it finds a place beside steady traffic too.
     """
 
     def __init__(
@@ -152,21 +153,22 @@ class Admission:
         with self._lock:
             now = self._clock()
             share = place.share
+            counted = rows if rows <= self.bounds.rows else self.bounds.rows // 2
             share.mean_rows += 0.05 * (rows - share.mean_rows)
             limit = self._limit("rows", share) if place.came_back else self._rows_for_newcomers(share, now)
-            if self.held.rows and share.held.rows + rows > limit:
+            if self.held.rows and share.held.rows + counted > limit:
                 share.is_full = True
                 raise self._refused(
                     share,
                     place.caller,
-                    rows,
+                    counted,
                     f"{rows} tokens came and {self.held.rows} wait or run, "
                     f"the limit max_queue_tokens is {self.bounds.rows}",
                     now,
                 )
             self._speed.passes(now, busy=self.held.rows > 0)
-            self._count(share, 0, rows, 0)
-            place.rows += rows
+            self._count(share, 0, counted, 0)
+            place.rows += counted
 
     def leave(self, place: "Place", *, answered: bool) -> None:
         """Give back all that a request held."""

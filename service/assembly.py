@@ -40,8 +40,7 @@ async def assemble(
     def run_rows(rows: int) -> None:
         life.report(f"a first pass of {rows} rows")
         sequence = rows_of_nobody(loaded.config, rows)
-        with metrics.batch([sequence]):
-            run(loaded.stack, [sequence], [Nobody()])
+        run(loaded.stack, [sequence], [Nobody()])
 
     def run_batch(tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> None:
         sequences = [ticket.sequence for ticket in tickets]

@@ -100,7 +100,7 @@ def _metavar(field: FieldInfo) -> str:
         return "|".join(typing.get_args(annotation))
     if isinstance(annotation, types.UnionType):
         annotation = typing.get_args(annotation)[0]
-    return {int: "N", float: "SECONDS"}.get(annotation, "TEXT")
+    return {int: "N", float: "SECONDS", Path: "FILE"}.get(annotation, "TEXT")
 
 
 def _progress(text: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import service.app
+import service.assembly
 from service.cli import main
 
 FAILS, NO_MEMORY, HOLDS, DIES = 90, 91, 92, 93
@@ -19,14 +19,16 @@ AT_LAYER = 2  # two layers have run, and have given what was asked of them
 SECONDS = 30.0
 HERE = Path(os.environ.get("FAULTS", "."))
 
-run = service.app.run
+run = service.assembly.run
 
 
 class Died(BaseException):
     """What no handler of exceptions catches."""
 
 
-def faulty_run(stack: Any, sequences: list[Any], sinks: list[Any], is_wanted: Callable[[], bool]) -> None:
+def faulty_run(
+    stack: Any, sequences: list[Any], sinks: list[Any], is_wanted: Callable[[], bool] = lambda: True
+) -> None:
     """A run that fails, or is held, as its sequences say."""
     first = {int(one.rows.flat[0]) for one in sequences if one.kind == "tokens"}
     layer = -1
@@ -61,5 +63,5 @@ def hold() -> None:
 
 
 if __name__ == "__main__":
-    service.app.run = faulty_run  # type: ignore[assignment]
+    service.assembly.run = faulty_run  # type: ignore[assignment]
     sys.exit(main())

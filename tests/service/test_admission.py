@@ -90,8 +90,22 @@ def test_a_refusal_names_what_is_held_and_the_limit_and_when_to_come_back(
     assert refused.value.retry_after == 1
 
 
+def test_a_request_with_more_rows_than_the_bound_finds_a_place_beside_steady_traffic() -> None:
+    door, _ = admission(rows=1000)
+    for _ in range(4):
+        door.enter(Caller(), 0).take(100, 0)
+    large = door.enter(Caller(), 0)
+    large.take(50_000, 0)
+    assert door.held.rows == 900
+    second = door.enter(Caller(), 0)
+    with pytest.raises(QueueFull, match="50000 tokens came"):
+        second.take(50_000, 0)
+    large.leave()
+    assert door.held.rows == 400
+
+
 def test_what_is_over_a_bound_by_itself_is_admitted_when_there_is_nothing_else() -> None:
-    door, _ = admission(rows=10, nbytes=100)
+    door, _ = admission(requests=1, nbytes=100)
     place = door.enter(Caller(), 1000)
     place.take(500, 5000)
     assert held(door) == (1, 500, 6000)

@@ -1,35 +1,27 @@
 """The app as its parts are put together."""
 
-import time
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
-import service.app
+import service.assembly
 from model.checkpoint.load import load_model
 from service.app import create_app
 from service.settings import Settings
-
-
-def until_ready(client: TestClient) -> None:
-    deadline = time.monotonic() + 60
-    while client.get("/readyz").status_code != 200:
-        assert time.monotonic() < deadline
+from tests.service.in_process import ready
 
 
 def test_the_whole_stack_has_run_once_before_the_first_call(
     tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, seen = service.app.run, []
+    run, seen = service.assembly.run, []
 
     def noting(stack: object, sequences: list[object], *rest: object) -> None:
         seen.append([(one.start, one.stop) for one in sequences])  # type: ignore[attr-defined]
         run(stack, sequences, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(service.app, "run", noting)
-    with TestClient(create_app(Settings(), lambda _: load_model(tiny_directory, name="tiny"))) as client:
-        until_ready(client)
+    monkeypatch.setattr(service.assembly, "run", noting)
+    with ready(create_app(Settings(), lambda _: load_model(tiny_directory, name="tiny"))) as client:
         assert seen
         assert all(passed == [(0, 3)] for passed in seen)
         before = len(seen)
@@ -40,9 +32,7 @@ def test_the_whole_stack_has_run_once_before_the_first_call(
 def test_two_apps_with_settings_of_their_own_live_in_one_process(tiny_directory: Path) -> None:
     model = load_model(tiny_directory, name="tiny")
     few, many = (create_app(Settings(max_tokens=n), lambda _: model) for n in (3, 5))
-    with TestClient(few) as narrow, TestClient(many) as wide:
-        until_ready(narrow)
-        until_ready(wide)
+    with ready(few) as narrow, ready(many) as wide:
         call = {"tokens": [1, 2, 3, 4]}
         assert narrow.post("/forward", json=call).status_code == 413
         assert wide.post("/forward", json=call).status_code == 200

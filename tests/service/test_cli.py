@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "threads": ("3", 3),
     "ignore_config_keys": ("one, two", ("one", "two")),
     "cors_origins": ("http://a.example,http://b.example", ("http://a.example", "http://b.example")),
+    "api_keys_file": ("some/where", Path("some/where")),
     "log_level": ("warning", "warning"),
 }
 

@@ -35,8 +35,8 @@ SECONDS_AT_MOST = 20.0  # for what takes a moment on a quiet machine
 # In front of every planted program: `waits(what)` says on stderr that it does, and waits for a file of that name.
 PRELUDE = """
 import os, pathlib, sys, time
-import service.app, service.cli
-run, load = service.app.run, service.cli._load
+import service.assembly, service.cli
+run, load = service.assembly.run, service.cli._load
 
 def waits(what):
     print("planted:", what, file=sys.stderr, flush=True)
@@ -44,11 +44,11 @@ def waits(what):
         time.sleep(0.005)
 
 def before_tokens(act):
-    def planted(stack, sequences, sinks):
+    def planted(stack, sequences, sinks, *rest):
         if sequences[0].kind == "tokens":
             act(sinks)
-        run(stack, sequences, sinks)
-    service.app.run = planted
+        run(stack, sequences, sinks, *rest)
+    service.assembly.run = planted
 
 def before_loading(act):
     def planted(settings, report):

@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
-import service.app
+import service.assembly
 from model.checkpoint.load import load_model
 from service.app import create_app
 from service.logs import JsonLines
 from service.settings import Settings
 from tests.server import Server, serving
 from tests.service.calls import post
+from tests.service.in_process import ready
 from tests.service.test_metrics import table
 
 ACCESS = "headwater.access"
@@ -186,19 +186,19 @@ def test_no_line_holds_what_a_caller_sent(client: httpx.Client, server: Server) 
 def test_an_error_of_ours_is_logged_with_its_traceback_and_its_request(
     tiny_directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run, passes = service.app.run, []
+    run = service.assembly.run
 
-    def failing(*arguments: Any) -> None:
-        passes.append(1)
-        if len(passes) > 1:
+    def failing(stack: Any, sequences: Any, *rest: Any) -> None:
+        if sequences[0].kind == "tokens":
             raise RuntimeError("planted")
-        run(*arguments)
+        run(stack, sequences, *rest)
 
-    monkeypatch.setattr(service.app, "run", failing)
+    monkeypatch.setattr(service.assembly, "run", failing)
     caplog.set_level(logging.INFO)
-    with TestClient(create_app(Settings(), load_model(tiny_directory, name="tiny"))) as client:
+    with ready(create_app(Settings(), lambda _: load_model(tiny_directory, name="tiny"))) as client:
         assert client.post("/forward", json={"tokens": [1]}).status_code == 500
     lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    lines = [line for line in lines if line.get("route") != "/readyz"]
     (failed,) = [line for line in lines if "exception" in line]
     assert failed["logger"] == "headwater.batcher"
     assert failed["exception"].endswith("RuntimeError: planted")
