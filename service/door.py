@@ -79,13 +79,21 @@ def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: 
     """Check a call against the model, whatever its size. Raises Unprocessable; TooLarge where there are too many."""
     if len(call.inputs) > settings.max_inputs:
         raise TooLarge(f"{len(call.inputs)} inputs came, the limit max_inputs is {settings.max_inputs}")
+    texts = sum(len(one.value.encode()) for one in call.inputs if isinstance(one.value, str))
+    if texts > settings.max_text_bytes:
+        raise TooLarge(f"the texts have {texts} bytes, the limit max_text_bytes is {settings.max_text_bytes}")
     config = model.config
     outputs = call.outputs or [OutputObject(name=f"layers.{config.n_layers - 1}.resid_post")]
+    rows = 0
     sequences: list[Sequence] = []
     specs: dict[str, ResultSpec] = {}
     tokens: list[dict[str, Any] | None] = []
     for i, one in enumerate(call.inputs):
+        left = settings.max_tokens - rows
+        if isinstance(one.value, str):
+            _check_text(one, model, settings.max_tokens, left)
         sequence, ids = _sequence(one, model)
+        rows += sequence.length
         prefix = f"{i}." if call.several else ""
         wanted: list[Wanted] = []
         for want, pointer in _wanted(outputs, prefix, config, sequence.start, sequence.length):
@@ -193,6 +201,23 @@ def _ids(one: InputCall, pointer: str) -> npt.NDArray[np.int64]:
     if ids.dtype == np.uint64 and ids.size and ids.max() > np.iinfo(np.int64).max:
         raise invalid(pointer, f"token id {ids.max()} is outside the vocabulary")
     return ids.astype(np.int64, copy=False)
+
+
+def _check_text(one: InputCall, model: LoadedModel, limit: int, left: int) -> None:
+    """Refuse a text that has too many tokens even if each were the longest, before it is made into tokens.
+
+    `left` of the `limit` max_tokens are left to it by the inputs before it.
+    """
+    assert isinstance(one.value, str)
+    if model.token_bytes is None:
+        return
+    size = len(one.value.encode())
+    least = model.token_bytes.fewest(size, one.value)
+    what = f"{size} bytes, and a token holds at most {model.token_bytes.longest}: at least {least} tokens"
+    if model.config.max_positions and least > model.config.max_positions:
+        raise invalid(f"{one.pointer}/text", f"has {what}, the model has {model.config.max_positions} positions")
+    if least > left:
+        raise TooLarge(f"{one.pointer}/text has {what}; {left} are left of the limit max_tokens, which is {limit}")
 
 
 def _ids_of_text(one: InputCall, pointer: str, model: LoadedModel) -> npt.NDArray[np.int64]:

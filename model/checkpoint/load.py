@@ -16,7 +16,7 @@ from model.checkpoint.weight_files import read_json, weight_files
 from model.config import DTYPES, StackConfig
 from model.errors import CheckpointError
 from model.stack import Stack
-from model.tokenizer import load_tokenizer
+from model.tokenizer import TokenBytes, load_tokenizer, token_bytes
 
 FAMILIES = {
     family.model_type: family
@@ -36,13 +36,17 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A stack ready to run, its tokenizer (None where the checkpoint has none), and its weights' SHA-256."""
+    """A stack ready to run, its tokenizer (None where the checkpoint has none), and its weights' SHA-256.
+
+    `token_bytes` tells how few tokens a text can have; None where its bytes do not tell.
+    """
 
     name: str
     stack: Stack
     tokenizer: Tokenizer | None
     weights_sha256: str
     parameters: int
+    token_bytes: TokenBytes | None = None
 
     @property
     def config(self) -> StackConfig:
@@ -106,10 +110,12 @@ def load_model(
     except RuntimeError as error:
         raise CheckpointError(f"{files.path}: {error}") from None
     stack.requires_grad_(False).eval()
+    tokenizer = load_tokenizer(directory / "tokenizer.json", config.vocab_size)
     return LoadedModel(
         name=name,
         stack=stack,
-        tokenizer=load_tokenizer(directory / "tokenizer.json", config.vocab_size),
+        tokenizer=tokenizer,
+        token_bytes=None if tokenizer is None else token_bytes(tokenizer),
         weights_sha256=files.sha256(),
         parameters=sum(p.numel() for p in {p.data_ptr(): p for p in stack.parameters()}.values()),
     )
