@@ -1,6 +1,7 @@
 """Large JSON bodies are read in pieces, and mean what they would mean read whole."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,14 @@ def irregular(value: Any) -> bool:
     return any(irregular(one) for one in inside)
 
 
+def has_repeats(text: bytes | bytearray) -> bool:
+    """Whether an object in it has two equal keys, as far as it is JSON."""
+    found: list[bool] = []
+    with suppress(ValueError):
+        json.loads(text, object_pairs_hook=lambda pairs: found.append(len(dict(pairs)) < len(pairs)))
+    return any(found)
+
+
 @given(
     body=st.sampled_from(BODIES),
     changes=st.lists(
@@ -73,11 +82,13 @@ def test_any_text_read_in_pieces_is_what_it_is_read_whole(body: bytes, changes: 
         try:
             found = json_body.loads(text, "the body")
         except Malformed:
-            with pytest.raises(orjson.JSONDecodeError):
-                orjson.loads(text)
+            if not has_repeats(text):
+                with pytest.raises(orjson.JSONDecodeError):
+                    orjson.loads(text)
             return
     # A list that makes no array is refused with a 422; where that is seen first, the rest has not been looked at.
     if not irregular(found):
+        assert not has_repeats(text)
         assert loosely(plain(found)) == loosely(orjson.loads(text))
 
 
