@@ -25,6 +25,7 @@ from model.checkpoint.load import LoadedModel, load_model
 from model.checkpoint.packages import DEFAULT, PACKAGES, converted_gguf, packaged_model
 from model.errors import CheckpointError
 from service.app import create_app
+from service.connection import protocol_class
 from service.settings import Settings
 
 WRONG_USE = 2  # exit code where a setting, a path or a checkpoint is wrong
@@ -196,6 +197,8 @@ def _serve(options: argparse.Namespace) -> int:
     server = _Server(
         uvicorn.Config(
             app,
+            http=protocol_class(settings),
+            ws="none",
             log_config=None,
             access_log=False,
             server_header=False,

@@ -63,6 +63,12 @@ class TooLarge(ServiceError):
     code, title = "too_large", "Over a limit of the server"
 
 
+class HeadTooLarge(ServiceError):
+    """The head of a request is over a limit."""
+
+    code, title = "head_too_large", "The head of the request is too large"
+
+
 class UnsupportedMediaType(ServiceError):
     """The body's content type is not one that is read here."""
 
@@ -102,6 +108,7 @@ STATUS: dict[type[ServiceError], int] = {
     TooLarge: 413,
     UnsupportedMediaType: 415,
     Unprocessable: 422,
+    HeadTooLarge: 431,
     ModelFailed: 500,
     Draining: 503,
     DeadlinePassed: 504,
