@@ -22,6 +22,7 @@ from service.settings import Settings
 
 MAX_HEAD_BYTES = 1 << 16  # of a request's line and headers, of trailers, and of what stands between chunks
 MAX_HEADERS = 100
+LINGER_SECONDS = 2.0  # for which more is read, and dropped, behind a refusal
 
 log = logging.getLogger("headwater.access")
 
@@ -169,7 +170,10 @@ class Connection(HttpToolsProtocol):
         self.transport.write(b"".join([*head, b"\r\n", bytes(response.body)]))
         line = {"request_id": request_id, "method": None, "status": status_of(error), "code": error.code, "route": None}
         log.info(json.dumps(line | {"bytes_out": len(response.body)}))
-        self._close()
+        # to close while more comes would reset the connection, and the caller might never read the answer
+        self.transport.write_eof()
+        self._watch_sending()
+        self._coming = self.loop.call_later(min(LINGER_SECONDS, self.header_seconds), self._close)
 
     # --- what goes out
 
