@@ -4,6 +4,7 @@ A call comes in as it stood on the wire and goes on as sequences that fit the mo
 everything that the answer will hold.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -188,6 +189,14 @@ def _matrix(value: HostTensor, pointer: str, model: LoadedModel) -> npt.NDArray[
     if not (-limit <= low and high <= limit):  # NaN compares false
         i, j = (int(k) for k in np.argwhere(~(np.abs(matrix) <= limit))[0])
         raise invalid(f"{pointer}/{i}/{j}", f"{numbers[i, j]} is not finite in {dtype}, in which the model computes")
+    # the norms of every dtype sum squares in float32: rows for which that overflows would come out as zeros
+    largest = 0.5 * math.sqrt(float(np.finfo(np.float32).max) / d)
+    if max(-low, high) > largest:
+        i, j = (int(k) for k in np.argwhere(np.abs(matrix) > largest)[0])
+        raise invalid(
+            f"{pointer}/{i}/{j}",
+            f"{numbers[i, j]} is over {largest:.4g}, the limit: the squares of {d} such numbers overflow in a norm",
+        )
     return matrix
 
 

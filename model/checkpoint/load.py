@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from model.checkpoint import bert, gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
 from model.checkpoint.config_keys import ConfigKeys
 from model.checkpoint.family import Family
-from model.checkpoint.tensors import CheckpointTensors
+from model.checkpoint.tensors import CheckpointTensors, check_finite
 from model.checkpoint.weight_files import read_json, weight_files
 from model.config import DTYPES, StackConfig
 from model.errors import CheckpointError
@@ -105,6 +105,9 @@ def load_model(
         stack = Stack(config)
     # the same tensor under two names (tied) must stay one
     moved = {id(t): t.to(device=device, dtype=DTYPES[dtype]) for t in state.values()}
+    for key, t in state.items():
+        if moved[id(t)].dtype != t.dtype:  # what is finite in float32 may not be so in float16
+            check_finite(moved[id(t)], f"{files.path}: parameter {key!r} in {dtype}")
     try:
         stack.load_state_dict({key: moved[id(t)] for key, t in state.items()}, assign=True)
     except RuntimeError as error:

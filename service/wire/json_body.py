@@ -74,8 +74,7 @@ def _without_repeats(text: bytes, parsed: Any, what: str) -> Any:
 
     try:
         if text.count(b":") != _count_keys(parsed):
-            # no number is needed here, and Python refuses to make an integer of a very long one
-            json.loads(text, object_pairs_hook=unlike, parse_int=float)
+            json.loads(text, object_pairs_hook=unlike)
     except RecursionError:
         raise Malformed(f"{what} is nested too deep") from None
     return parsed
