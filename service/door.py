@@ -106,7 +106,10 @@ def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: 
             if len(specs) > MAX_RESULTS:
                 raise TooLarge(f"at least {len(specs)} results are asked for, the limit of one answer is {MAX_RESULTS}")
         stop = max(want.point.depth(config.n_layers) for want in wanted)
-        sequences.append(replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start)))
+        sequence = replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start))
+        if one.kind in ("x", "inputs_embeds") and _is_normed(sequence, config):
+            _check_norms(sequence.rows, f"{one.pointer}/{one.kind}")
+        sequences.append(sequence)
         tokens.append(_tokens(ids, model))
     in_order = list(specs.values())
     if answer_format == "safetensors":
@@ -189,15 +192,32 @@ def _matrix(value: HostTensor, pointer: str, model: LoadedModel) -> npt.NDArray[
     if not (-limit <= low and high <= limit):  # NaN compares false
         i, j = (int(k) for k in np.argwhere(~(np.abs(matrix) <= limit))[0])
         raise invalid(f"{pointer}/{i}/{j}", f"{numbers[i, j]} is not finite in {dtype}, in which the model computes")
-    # the norms of every dtype sum squares in float32: rows for which that overflows would come out as zeros
+    return matrix
+
+
+def _is_normed(sequence: Sequence, config: StackConfig) -> bool:
+    """Whether a norm sees the rows that come in: one in a layer, behind the last, or of the embeddings."""
+    return (
+        sequence.stop > sequence.start
+        or any(want.point.kind in ("final_norm", "logits") for want in sequence.wanted)
+        or (sequence.kind == "inputs_embeds" and config.embedding_norm)
+    )
+
+
+def _check_norms(rows: npt.NDArray[Any], pointer: str) -> None:
+    """Refuse rows whose squares overflow.
+
+    Norms sum them in float32, in every dtype, and where that overflows they give zeros in silence.
+    """
+    d = rows.shape[1]
     largest = 0.5 * math.sqrt(float(np.finfo(np.float32).max) / d)
-    if max(-low, high) > largest:
-        i, j = (int(k) for k in np.argwhere(np.abs(matrix) > largest)[0])
+    if max(-rows.min(), rows.max()) > largest:
+        i, j = (int(k) for k in np.argwhere(np.abs(rows) > largest)[0])
         raise invalid(
             f"{pointer}/{i}/{j}",
-            f"{numbers[i, j]} is over {largest:.4g}, the limit: the squares of {d} such numbers overflow in a norm",
+            f"{rows[i, j]:.7g} is over {largest:.4g}, the limit: the squares of {d} such numbers overflow in a norm",
+            code="non_finite_result",
         )
-    return matrix
 
 
 def _ids(one: InputCall, pointer: str) -> npt.NDArray[np.int64]:
