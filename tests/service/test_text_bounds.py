@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,12 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from model.checkpoint.initialise import initialise
 from model.tokenizer import encode, token_bytes
 from tests.server import Server, serving
 from tests.service.calls import post, problem
-
-POSITIONS, LONGEST = 13, 6
-WORD = "abcdef"
-MERGES = [*((WORD[:i], WORD[i]) for i in range(1, LONGEST)), ("Ġ", "Ġ"), ("ĠĠ", "ĠĠ")]
-LOST = bytes([4, 0xF5])
-
-
-def over_bytes() -> Tokenizer:
-    """BPE over bytes, two of which have no token; the longest token has 6 bytes."""
-    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {"Ą", "õ"})
-    words = [*alphabet, *("".join(pair) for pair in MERGES)]
-    tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, MERGES))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
+from tests.service.small_text_model import LONGEST, LOST, POSITIONS, WORD, over_bytes, write_model
 
 
 def word_piece() -> Tokenizer:
@@ -84,21 +70,9 @@ def test_an_added_token_may_be_the_longest() -> None:
     assert bound.longest == 19
 
 
-def served(directory: Path, tokenizer: Tokenizer, *options: str) -> Any:
-    initialise(
-        directory,
-        seed=5,
-        n_layers=1,
-        d_model=6,
-        n_heads=1,
-        d_k=3,
-        d_v=5,
-        d_ff=7,
-        vocab_size=tokenizer.get_vocab_size(),
-        max_positions=POSITIONS,
-    )
-    tokenizer.save(str(directory / "tokenizer.json"))
-    return serving(directory, "--threads", "1", "--max-text-bytes", "6000011", "--max-tokens", "17", *options)
+def served(directory: Path, tokenizer: Tokenizer) -> AbstractContextManager[Server]:
+    write_model(directory, tokenizer)
+    return serving(directory, "--threads", "1", "--max-text-bytes", "6000011", "--max-tokens", "17")
 
 
 @pytest.fixture(scope="module")
