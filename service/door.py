@@ -184,10 +184,10 @@ def _matrix(value: HostTensor, pointer: str, model: LoadedModel) -> npt.NDArray[
         raise invalid(pointer, f"must have 2 axes [N, d], not shape {list(numbers.shape)}")
     if numbers.shape[1] != d:
         raise invalid(pointer, f"the rows have width {numbers.shape[1]}, the model's d is {d}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # of a signalling NaN numpy warns
         matrix = numbers.astype(np.float32, copy=False)
+        low, high = (matrix.min(), matrix.max()) if matrix.size else (0.0, 0.0)
     dtype = str(model.stack.dtype).removeprefix("torch.")
-    low, high = (matrix.min(), matrix.max()) if matrix.size else (0.0, 0.0)
     limit = _LARGEST.get(dtype, float(np.finfo(np.float32).max))
     if not (-limit <= low and high <= limit):  # NaN compares false
         i, j = (int(k) for k in np.argwhere(~(np.abs(matrix) <= limit))[0])

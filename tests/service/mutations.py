@@ -5,6 +5,7 @@ import io
 import json
 import random
 import re
+import struct
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -109,7 +110,14 @@ def samples(model: str, d: int, vocab: int, text: bool) -> list[Sample]:
 def mutated(sample: Sample, rng: random.Random) -> Sample:
     """The request with one to four changes: of its body before or after it is packed, or of a header."""
     content = sample.content
-    if rng.random() < 0.5:
+    kind, chance = sample.name.split()[0], rng.random()
+    if kind in ("safetensors", "npy") and chance < 0.3:
+        content = content[: len(content) // 2] + _flip(content[len(content) // 2 :], rng)  # numbers alone, NaN too
+    elif kind == "safetensors" and chance < 0.6:
+        (length,) = struct.unpack("<Q", content[:8])
+        header = rng.choice((_number, _word))(content[8 : 8 + length], rng)
+        content = struct.pack("<Q", len(header)) + header + content[8 + length :]
+    elif chance < 0.5:
         content = _number(content, rng) if rng.random() < 0.5 else _word(content, rng)  # which comes deepest
     else:
         for _ in range(rng.choice((1, 1, 2, 3, 4))):

@@ -11,7 +11,7 @@ import pytest
 from model.checkpoint.load import LoadedModel, load_model
 from service.door import admit
 from service.dry_run import estimate
-from service.errors import ServiceError
+from service.errors import ServiceError, Unprocessable
 from service.infer import admit_infer
 from service.settings import Settings
 from service.wire.coding import coding_of_answer, coding_of_body, unpacked
@@ -24,7 +24,7 @@ from tests.service.mutations import PACK, Sample, mutated, samples
 from tests.service.small_text_model import over_bytes, write_model
 
 SECONDS = 1.0
-IN_PROCESS, OVER_HTTP = 30_000, 1000
+IN_PROCESS, OVER_HTTP = 20_000, 600
 SETTINGS = Settings(max_body_bytes=1 << 20)
 
 
@@ -100,3 +100,14 @@ def test_a_changed_body_sent_to_a_server_gets_an_answer_that_is_no_fault(directo
             statuses[response.status] = statuses.get(response.status, 0) + 1
         connection.close()
     assert {200, 400, 415, 422} <= set(statuses)
+
+
+@pytest.mark.parametrize("code", ["F64", "F32", "F16", "BF16"])
+def test_a_signalling_nan_is_refused_as_any_nan_and_without_a_warning(loaded: LoadedModel, code: str) -> None:
+    infinity = {"F64": 0x7FF0 << 48, "F32": 0x7F80 << 16, "F16": 0x7C00, "BF16": 0x7F80}[code]
+    size = {"F64": 8, "F32": 4}.get(code, 2)
+    header = f'{{"x":{{"dtype":"{code}","shape":[1,6],"data_offsets":[0,{6 * size}]}}}}'.encode()
+    numbers = bytes(5 * size) + (infinity + 1).to_bytes(size, "little")
+    content = len(header).to_bytes(8, "little") + header + numbers
+    with pytest.raises(Unprocessable, match="/x/0/5: nan is not finite"):
+        admitted(Sample("", "/forward", content, {"Content-Type": "application/x-safetensors"}), loaded)
