@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench-long bench-dtypes bench-wire clean
+.PHONY: help install run test lint format bench-long bench-dtypes bench-wire fuzz clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -43,6 +43,9 @@ bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 cos
 bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the event loop
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.loop_waits
+
+fuzz: $(STAMP) ## 50,000 mutated bodies against a server: no fault, none slow, no memory lost
+	$(BIN)/python -m bench.fuzz
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .

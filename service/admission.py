@@ -141,6 +141,8 @@ class Admission:
     def grow(self, place: "Place", nbytes: int) -> None:
         """Hold more bytes for a request that is in."""
         with self._lock:
+            if not place.is_in:
+                return  # the request has ended, and a thread still works on its body
             now = self._clock()
             others = self.held.nbytes - place.nbytes
             if others and nbytes > 0:
@@ -170,11 +172,14 @@ class Admission:
             self._count(share, 0, counted, 0)
             place.rows += counted
 
-    def leave(self, place: "Place", *, answered: bool) -> None:
+    def leave(self, place: "Place") -> None:
         """Give back all that a request held."""
         with self._lock:
+            if not place.is_in:
+                return
+            place.is_in = False
             self._speed.passes(self._clock(), busy=self.held.rows > 0)
-            if answered:
+            if place.answered:
                 self._speed.done(place.rows)
             self._count(place.share, -1, -place.rows, -place.nbytes)
         self._left.set()
@@ -220,16 +225,20 @@ class Place:
     def __init__(self, admission: Admission, share: _Share, caller: Caller, nbytes: int, *, came_back: bool) -> None:
         self.share, self.caller, self.came_back = share, caller, came_back
         self.rows, self.nbytes = 0, nbytes
-        self.answered = False
+        self.is_in, self.answered = True, False
         self._admission = admission
-        self._body_bytes = nbytes
-        self._is_in = True
+        self._body_bytes, self._unpacked_bytes = nbytes, 0
 
     def body_grows(self, total: int) -> None:
-        """The body, or what it unpacks to, has so many bytes by now; from any thread. Raises QueueFull."""
+        """The body has so many bytes by now. Raises QueueFull."""
         if total > self._body_bytes:
-            more, self._body_bytes = total - self._body_bytes, total
-            self._admission.grow(self, more)
+            self._admission.grow(self, total - self._body_bytes)
+            self._body_bytes = total
+
+    def unpacks(self, total: int) -> None:
+        """So many bytes have been unpacked of it, and are held beside it; from any thread. Raises QueueFull."""
+        self._admission.grow(self, total - self._unpacked_bytes)
+        self._unpacked_bytes = total
 
     def take(self, rows: int, answer_bytes: int) -> None:
         """Hold the rows of the call and the bytes of its answer. Raises QueueFull."""
@@ -238,6 +247,4 @@ class Place:
 
     def leave(self) -> None:
         """Give everything back."""
-        if self._is_in:
-            self._is_in = False
-            self._admission.leave(self, answered=self.answered)
+        self._admission.leave(self)

@@ -97,6 +97,7 @@ def create_app(
         version=version("headwater"),
         summary="The output of any layer and the attention map of any head, of a real checkpoint.",
         redoc_url=None,
+        redirect_slashes=False,
         # the badge would ask a validator on another host
         swagger_ui_parameters={"validatorUrl": None},
         lifespan=lifespan,

@@ -4,6 +4,7 @@ A call comes in as it stood on the wire and goes on as sequences that fit the mo
 everything that the answer will hold.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -88,13 +89,21 @@ def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: 
     """Check a call against the model, whatever its size. Raises Unprocessable; TooLarge where there are too many."""
     if len(call.inputs) > settings.max_inputs:
         raise TooLarge(f"{len(call.inputs)} inputs came, the limit max_inputs is {settings.max_inputs}")
+    texts = sum(len(one.value.encode()) for one in call.inputs if isinstance(one.value, str))
+    if texts > settings.max_text_bytes:
+        raise TooLarge(f"the texts have {texts} bytes, the limit max_text_bytes is {settings.max_text_bytes}")
     config = model.config
     outputs = call.outputs or [OutputObject(name=f"layers.{config.n_layers - 1}.resid_post")]
+    rows = 0
     sequences: list[Sequence] = []
     specs: dict[str, ResultSpec] = {}
     tokens: list[dict[str, Any] | None] = []
     for i, one in enumerate(call.inputs):
+        left = settings.max_tokens - rows
+        if isinstance(one.value, str):
+            _check_text(one, model, settings.max_tokens, left)
         sequence, ids = _sequence(one, model)
+        rows += sequence.length
         prefix = f"{i}." if call.several else ""
         wanted: list[Wanted] = []
         for want, pointer in _wanted(outputs, prefix, config, sequence.start, sequence.length):
@@ -106,7 +115,10 @@ def fit(call: ForwardCall, answer_format: Format, model: LoadedModel, settings: 
             if len(specs) > MAX_RESULTS:
                 raise TooLarge(f"at least {len(specs)} results are asked for, the limit of one answer is {MAX_RESULTS}")
         stop = max(want.point.depth(config.n_layers) for want in wanted)
-        sequences.append(replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start)))
+        sequence = replace(sequence, wanted=tuple(wanted), stop=max(stop, sequence.start))
+        if one.kind in ("x", "inputs_embeds") and _is_normed(sequence, config):
+            _check_norms(sequence.rows, f"{one.pointer}/{one.kind}")
+        sequences.append(sequence)
         tokens.append(_tokens(ids, model))
     in_order = list(specs.values())
     if answer_format == "safetensors":
@@ -181,15 +193,40 @@ def _matrix(value: HostTensor, pointer: str, model: LoadedModel) -> npt.NDArray[
         raise invalid(pointer, f"must have 2 axes [N, d], not shape {list(numbers.shape)}")
     if numbers.shape[1] != d:
         raise invalid(pointer, f"the rows have width {numbers.shape[1]}, the model's d is {d}")
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # of a signalling NaN numpy warns
         matrix = numbers.astype(np.float32, copy=False)
+        low, high = (matrix.min(), matrix.max()) if matrix.size else (0.0, 0.0)
     dtype = str(model.stack.dtype).removeprefix("torch.")
-    low, high = (matrix.min(), matrix.max()) if matrix.size else (0.0, 0.0)
     limit = _LARGEST.get(dtype, float(np.finfo(np.float32).max))
     if not (-limit <= low and high <= limit):  # NaN compares false
         i, j = (int(k) for k in np.argwhere(~(np.abs(matrix) <= limit))[0])
         raise invalid(f"{pointer}/{i}/{j}", f"{numbers[i, j]} is not finite in {dtype}, in which the model computes")
     return matrix
+
+
+def _is_normed(sequence: Sequence, config: StackConfig) -> bool:
+    """Whether a norm sees the rows that come in: one in a layer, behind the last, or of the embeddings."""
+    return (
+        sequence.stop > sequence.start
+        or any(want.point.kind in ("final_norm", "logits") for want in sequence.wanted)
+        or (sequence.kind == "inputs_embeds" and config.embedding_norm)
+    )
+
+
+def _check_norms(rows: npt.NDArray[Any], pointer: str) -> None:
+    """Refuse rows whose squares overflow.
+
+    Norms sum them in float32, in every dtype, and where that overflows they give zeros in silence.
+    """
+    d = rows.shape[1]
+    largest = 0.5 * math.sqrt(float(np.finfo(np.float32).max) / d)
+    if max(-rows.min(), rows.max()) > largest:
+        i, j = (int(k) for k in np.argwhere(np.abs(rows) > largest)[0])
+        raise invalid(
+            f"{pointer}/{i}/{j}",
+            f"{rows[i, j]:.7g} is over {largest:.4g}, the limit: the squares of {d} such numbers overflow in a norm",
+            code="non_finite_result",
+        )
 
 
 def _ids(one: InputCall, pointer: str) -> npt.NDArray[np.int64]:
@@ -202,6 +239,23 @@ def _ids(one: InputCall, pointer: str) -> npt.NDArray[np.int64]:
     if ids.dtype == np.uint64 and ids.size and ids.max() > np.iinfo(np.int64).max:
         raise invalid(pointer, f"token id {ids.max()} is outside the vocabulary")
     return ids.astype(np.int64, copy=False)
+
+
+def _check_text(one: InputCall, model: LoadedModel, limit: int, left: int) -> None:
+    """Refuse a text that has too many tokens even if each were the longest, before it is made into tokens.
+
+    `left` of the `limit` max_tokens are left to it by the inputs before it.
+    """
+    assert isinstance(one.value, str)
+    if model.token_bytes is None:
+        return
+    size = len(one.value.encode())
+    least = model.token_bytes.fewest(size, one.value)
+    what = f"{size} bytes, and a token holds at most {model.token_bytes.longest}: at least {least} tokens"
+    if model.config.max_positions and least > model.config.max_positions:
+        raise invalid(f"{one.pointer}/text", f"has {what}, the model has {model.config.max_positions} positions")
+    if least > left:
+        raise TooLarge(f"{one.pointer}/text has {what}; {left} are left of the limit max_tokens, which is {limit}")
 
 
 def _ids_of_text(one: InputCall, pointer: str, model: LoadedModel) -> npt.NDArray[np.int64]:

@@ -63,6 +63,12 @@ class TooLarge(ServiceError):
     code, title = "too_large", "Over a limit of the server"
 
 
+class HeadTooLarge(ServiceError):
+    """The head of a request is over a limit."""
+
+    code, title = "head_too_large", "The head of the request is too large"
+
+
 class UnsupportedMediaType(ServiceError):
     """The body's content type is not one that is read here."""
 
@@ -126,6 +132,7 @@ STATUS: dict[type[ServiceError], int] = {
     UnsupportedMediaType: 415,
     Unprocessable: 422,
     QueueFull: 429,
+    HeadTooLarge: 431,
     ModelFailed: 500,
     NotReady: 503,
     DeadlinePassed: 504,
@@ -136,7 +143,7 @@ CALLER_LEFT = "caller_left"  # in the log and the metrics alone, for nobody read
 CODES = frozenset(
     {kind.code for kind in STATUS}
     | {"body_too_large", "json_too_large", "unknown_point", "non_finite_result", "not_alive", "out_of_memory"}
-    | {CALLER_LEFT}
+    | {"malformed_request", "header_timeout", CALLER_LEFT}
 )
 
 

@@ -11,6 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from service.admission import Admission
+from service.connection import protocol_class
 from service.ending import end_now
 from service.life import Life
 from service.settings import Settings
@@ -23,7 +24,10 @@ class Server(uvicorn.Server):
     """Serves an app made by `create_app` until a signal, a failure to load, or the death of the model thread."""
 
     def __init__(self, app: FastAPI, settings: Settings, on_ready: Callable[[], None]) -> None:
-        super().__init__(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
+        http = protocol_class(settings, app.state.metrics.request_ended)
+        super().__init__(
+            uvicorn.Config(app, http=http, ws="none", log_config=None, access_log=False, server_header=False)
+        )
         self._app, self._settings, self._on_ready = app, settings, on_ready
         self._life: Life = app.state.life
         self._admission: Admission = app.state.admission

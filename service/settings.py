@@ -55,14 +55,23 @@ class Settings(BaseSettings):
     )
     max_tokens: PositiveInt = Field(262_144, description="rows of one request, all of its sequences together")
     max_inputs: PositiveInt = Field(4096, description="sequences of one request")
+    max_text_bytes: PositiveInt = Field(
+        2 * MEBIBYTE, description="bytes of the texts of one request, all together, in UTF-8"
+    )
     max_body_bytes: PositiveInt = Field(256 * MEBIBYTE, description="bytes of a request's body")
     max_answer_bytes: PositiveInt = Field(2048 * MEBIBYTE, description="bytes of an answer's tensors")
     max_json_bytes: PositiveInt = Field(64 * MEBIBYTE, description="bytes of an answer in JSON, as estimated")
     stream_above_bytes: PositiveInt = Field(
         16 * MEBIBYTE, description="bytes of tensors above which a safetensors answer is sent while it is made"
     )
+    header_timeout_seconds: float = Field(
+        10.0, gt=0, le=LONGEST_SECONDS, description="how long the head of a request may take to arrive"
+    )
     body_timeout_seconds: float = Field(
         60.0, gt=0, le=LONGEST_SECONDS, description="how long a body may take to arrive"
+    )
+    send_timeout_seconds: float = Field(
+        60.0, gt=0, le=LONGEST_SECONDS, description="how long a caller may read nothing of an answer that waits for it"
     )
     deadline_seconds: float = Field(
         300.0, gt=0, le=LONGEST_SECONDS, description="how long a request may take, queue included"

@@ -12,12 +12,12 @@ from torch import Tensor
 from model.checkpoint import bert, gpt2, gpt_neo, gpt_neox, llama, mistral, opt, qwen2, textbook
 from model.checkpoint.config_keys import ConfigKeys
 from model.checkpoint.family import Family
-from model.checkpoint.tensors import CheckpointTensors
+from model.checkpoint.tensors import CheckpointTensors, check_finite
 from model.checkpoint.weight_files import read_json, weight_files
 from model.config import DTYPES, StackConfig
 from model.errors import CheckpointError
 from model.stack import Stack
-from model.tokenizer import load_tokenizer
+from model.tokenizer import TokenBytes, load_tokenizer, token_bytes
 
 FAMILIES = {
     family.model_type: family
@@ -37,13 +37,17 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A stack ready to run, its tokenizer (None where the checkpoint has none), and its weights' SHA-256."""
+    """A stack ready to run, its tokenizer (None where the checkpoint has none), and its weights' SHA-256.
+
+    `token_bytes` tells how few tokens a text can have; None where its bytes do not tell.
+    """
 
     name: str
     stack: Stack
     tokenizer: Tokenizer | None
     weights_sha256: str
     parameters: int
+    token_bytes: TokenBytes | None = None
 
     @property
     def config(self) -> StackConfig:
@@ -102,24 +106,28 @@ def load_model(
     with torch.device("meta"):
         stack = Stack(config)
     # the same tensor under two names (tied) must stay one
-    stored = {id(t): t for t in state.values()}
+    stored = {id(t): (key, t) for key, t in state.items()}
     moved: dict[int, Tensor] = {}
-    for number, (key, tensor) in enumerate(stored.items()):
+    for number, (identity, (key, tensor)) in enumerate(stored.items()):
         progress(f"{number} of {len(stored)} tensors")
         try:
-            moved[key] = tensor.to(device=device, dtype=DTYPES[dtype])
+            moved[identity] = tensor.to(device=device, dtype=DTYPES[dtype])
         except torch.OutOfMemoryError:
             raise CheckpointError(f"{files.path}: does not fit into the memory of {device} as {dtype}") from None
+        if moved[identity].dtype != tensor.dtype:  # what is finite in float32 may not be so in float16
+            check_finite(moved[identity], f"{files.path}: parameter {key!r} in {dtype}")
     try:
         stack.load_state_dict({key: moved[id(t)] for key, t in state.items()}, assign=True)
     except RuntimeError as error:
         raise CheckpointError(f"{files.path}: {error}") from None
     stack.requires_grad_(False).eval()
+    tokenizer = load_tokenizer(directory / "tokenizer.json", config.vocab_size)
     progress("taking the hash of the weights")
     return LoadedModel(
         name=name,
         stack=stack,
-        tokenizer=load_tokenizer(directory / "tokenizer.json", config.vocab_size),
+        tokenizer=tokenizer,
+        token_bytes=None if tokenizer is None else token_bytes(tokenizer),
         weights_sha256=files.sha256(),
         parameters=sum(p.numel() for p in {p.data_ptr(): p for p in stack.parameters()}.values()),
     )

@@ -1,5 +1,6 @@
 """The tensors of safetensors files, mapped into memory, each taken once under its checkpoint's own name."""
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,13 @@ class CheckpointTensors:
                 raise CheckpointError(f"{files.path}: tensor {name!r} is not in {place!r}, where it should be")
         self._left = set(self._names)
         self._taken: dict[str, Tensor] = {}
+        self._finite: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
     def take(self, name: str, *shape: int) -> Tensor:
-        """The tensor of this name (without prefix), which must be there, of this shape and floating point."""
+        """The tensor of this name (without prefix), which must be there, of this shape, floating point and finite."""
         if name not in self._names:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing, so a parameter would stay unassigned")
         tensor = self._tensor(name)
@@ -55,6 +57,9 @@ class CheckpointTensors:
             )
         if not tensor.is_floating_point() or tensor.element_size() < 2:
             raise CheckpointError(f"{self.path}: tensor {name!r} is {tensor.dtype}, which is not supported")
+        if name not in self._finite:
+            check_finite(tensor, f"{self.path}: tensor {self._names[name]!r}")
+            self._finite.add(name)
         self._left.discard(name)
         return tensor
 
@@ -82,6 +87,15 @@ class CheckpointTensors:
             names = sorted(self._left)
             more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
             raise CheckpointError(f"{self.path}: tensor {self._names[names[0]]!r}{more} not used by this family")
+
+
+def check_finite(tensor: Tensor, what: str) -> None:
+    """Refuse NaN and Inf: they would end in every answer, or worse, in none that shows them."""
+    if tensor.numel() and not all(math.isfinite(end) for end in torch.aminmax(tensor)):
+        flat = tensor.flatten()
+        i = int((~torch.isfinite(flat)).nonzero()[0])
+        place = [int(j) for j in torch.unravel_index(torch.tensor(i), tensor.shape)]
+        raise CheckpointError(f"{what} is not finite: it has {flat[i].item()} at {place}")
 
 
 def _opened(path: Path) -> tuple[Any, list[str]]:

@@ -50,11 +50,11 @@ async def forward(
     accept = ",".join(request.headers.getlist("accept"))
     answer_format = None if dry_run else format_of_answer(accept)
     parameter = request.query_params.get("request")
-    body = await read_body(request, parts.settings)
     log, place = request.state.log, request.state.place
+    body = await read_body(request, parts.settings, place.body_grows)
 
     def decoded() -> ForwardCall:
-        return decode(unpacked(body, coding, parts.settings.max_body_bytes), body_format, parameter)
+        return decode(unpacked(body, coding, parts.settings.max_body_bytes, place.unpacks), body_format, parameter)
 
     if answer_format is None:
         outcome = await parts.off_loop(lambda: _dry_run(decoded, accept, parts))

@@ -14,6 +14,7 @@ router = APIRouter()
 _LIMITS = (
     "max_tokens",
     "max_inputs",
+    "max_text_bytes",
     "max_body_bytes",
     "max_answer_bytes",
     "max_json_bytes",

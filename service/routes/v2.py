@@ -83,10 +83,10 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     json_length = length_of_json(request.headers.get(LENGTH_HEADER))
     came_in = coding_of_body(request.headers.get("content-encoding"))
     goes_out = coding_of_answer(request.headers.get("accept-encoding"))
-    body = await read_body(request, parts.settings)
     log, place = request.state.log, request.state.place
+    body = await read_body(request, parts.settings, place.body_grows)
     limit = parts.settings.max_body_bytes
-    asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit), json_length), arrived)
+    asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit, place.unpacks), json_length), arrived)
     admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings), arrived)
     place.take(admitted.rows, admitted.held_bytes)
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import mmap
+from collections.abc import Callable
 
 from fastapi import Request
 from starlette.requests import ClientDisconnect
@@ -13,16 +14,19 @@ Body = bytearray | mmap.mmap
 MAPPED_BYTES = 1 << 20
 
 
-async def read_body(request: Request, settings: Settings) -> Body:
-    """The whole body. Raises TooLarge (before a byte is read, where Content-Length tells), TooSlow, Malformed."""
+async def read_body(request: Request, settings: Settings, grown: Callable[[int], None] | None = None) -> Body:
+    """The whole body. Raises TooLarge (before a byte is read, where Content-Length tells), TooSlow, Malformed.
+
+    Of a body without a known length `grown` is told, as it comes, how many bytes have come; it may raise to end it.
+    """
     limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
-        raise _too_large(f"the body has {declared} bytes", limit)
-    size = int(declared) if declared.isdecimal() else 0
+    length = int(declared) if declared.isdecimal() else None
+    if length is not None and length > limit:
+        raise _too_large(f"the body has {length} bytes", limit)
     # A large body of known length goes to its place as it comes and is never held twice; memory that is mapped costs
     # nothing until it is filled, however much a header claims.
-    body: Body = mmap.mmap(-1, size) if size >= MAPPED_BYTES else bytearray()
+    body: Body = bytearray() if length is None or length < MAPPED_BYTES else mmap.mmap(-1, length)
     came = 0
     try:
         async with asyncio.timeout(settings.body_timeout_seconds):
@@ -31,6 +35,8 @@ async def read_body(request: Request, settings: Settings) -> Body:
                 came += len(chunk)
                 if came > limit:
                     raise _too_large(f"{came} bytes of the body have come", limit)
+                if length is None and grown is not None:
+                    grown(came)
     except TimeoutError:
         raise TooSlow(
             f"{came} bytes of the body came in {settings.body_timeout_seconds:g} seconds, "

@@ -22,7 +22,7 @@ _NAMES = {
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8",
 }  # fmt: skip
 _CODES = {name: code for code, name in _NAMES.items()}
-MAX_HEADER_BYTES = 16 << 20  # the library allows 100 MB; a header that long is no request
+MAX_HEADER_BYTES = 8 << 20  # the library allows 100 MB; a header that long is no request
 
 
 def read(body: Body) -> tuple[dict[str, HostTensor], dict[str, str]]:

@@ -576,3 +576,27 @@ def test_a_seed_makes_the_same_weights_again_and_another_seed_others(tmp_path: P
             initialise(tmp_path / "d", seed=1, **sizes | wrong)
         check_refusal(caught, *wrong)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_a_weight_that_is_not_finite_ends_the_start_with_its_name(copy_of: Copy, wrong: float) -> None:
+    directory = copy_of("llama")
+
+    def edit(tensors: dict[str, Tensor]) -> None:
+        tensors["model.layers.1.mlp.up_proj.weight"][2, 3] = wrong
+
+    change(directory, edit)
+    refuse(directory, "model.layers.1.mlp.up_proj.weight", WEIGHTS, wrong, "[2, 3]")
+
+
+def test_a_weight_that_float16_cannot_hold_is_refused_where_that_is_asked_for(copy_of: Copy) -> None:
+    directory = copy_of("llama")
+
+    def edit(tensors: dict[str, Tensor]) -> None:
+        tensors["model.norm.weight"][5] = 70_000.0
+
+    change(directory, edit)
+    assert load_model(directory, name="a").stack is not None
+    with pytest.raises(CheckpointError) as caught:
+        load_model(directory, name="a", dtype="float16")
+    check_refusal(caught, "final_norm", "float16", "inf", "[5]")

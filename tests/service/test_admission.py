@@ -45,12 +45,21 @@ def test_a_request_is_counted_from_its_head_until_it_leaves() -> None:
     place = door.enter(Caller(), 1000)
     assert held(door) == (1, 0, 1000)
     place.body_grows(1000)  # as it said
-    place.body_grows(1500)  # more: it was packed
+    place.unpacks(500)  # and it was packed
+    place.unpacks(700)
     place.take(7, 300)
-    assert held(door) == (1, 7, 1800)
+    assert held(door) == (1, 7, 2000)
     place.leave()
     assert held(door) == (0, 0, 0)
     place.leave()
+    assert held(door) == (0, 0, 0)
+
+
+def test_a_thread_that_still_unpacks_the_body_of_an_ended_request_counts_nothing() -> None:
+    door, _ = admission()
+    place = door.enter(Caller(), 100)
+    place.leave()
+    place.unpacks(1 << 20)
     assert held(door) == (0, 0, 0)
 
 

@@ -247,6 +247,13 @@ WRONG: dict[str, tuple[Any, str, tuple[str, ...]]] = {
     "true in x": ({"x": [[True, *ROW[1:]]]}, "/x/0/0", ("true",)),
     "null in x": ({"x": [ROW, ROW, [*ROW[:-1], None]]}, "/x/2/29", ("null",)),
     "x beyond float32": ({"x": [ROW, [*ROW[:-1], 1e39]]}, "/x/1/29", ("1e+39", "float32")),
+    "x whose squares overflow in a norm": ({"x": [ROW, [*ROW[:-1], -2e18]]}, "/x/1/29", ("-2e+18", "1.684e+18")),
+    "embeddings whose squares overflow": ({"inputs_embeds": [[3e38] * 30]}, "/inputs_embeds/0/0", ("3e+38",)),
+    "x whose squares overflow in the final norm": (
+        {"x": [[3e38] * 30], "start": 3, "outputs": ["final_norm"]},
+        "/x/0/0",
+        ("3e+38",),
+    ),
     "an integer of 400 digits in x": ({"x": [[int("9" * 30), *ROW[1:-1], 10**300]]}, "/x/0/29", ("float32",)),
     "inputs_embeds of another width": ({"inputs_embeds": [[0.5] * 31]}, "/inputs_embeds", ("31", "30")),
     "more embeddings than positions": ({"inputs_embeds": [ROW] * 62}, "/inputs_embeds", ("62", "61")),
