@@ -43,6 +43,7 @@ class Overload:
     median_tokens: float = MEDIAN_TOKENS  # of a request
     waiting: float = 1.0  # of those who are refused; the others do not come again
     own_ids: bool = True  # each caller has an X-Request-Id, which it keeps when it comes again
+    of_the_lesser: bool = False  # capacity, before and after: for short runs on a machine that others use too
     afterwards_seconds: float = 180.0  # for callers who were told to come again after the end
     memory_settles_seconds: float = 10.0
     least_completed: float = 0.9  # of the capacity
@@ -56,6 +57,7 @@ class Overload:
 @dataclass(slots=True)
 class _Seen:
     capacity: Capacity
+    capacity_afterwards: Capacity
     limits: dict[str, Any]
     visits: list[Visit]
     begins: float
@@ -103,8 +105,9 @@ async def _drive(server: Server, plan: Overload) -> _Seen:
             waiting=plan.waiting,
         )
         cost, cpu_then = await used
+    again = await capacity(callers, requests, plan.clients, plan.capacity_seconds)
     await pool.close()
-    return _Seen(most, limits, visits, begins, memory, answers, cost, (cpu_then - cpu) / plan.seconds)
+    return _Seen(most, again, limits, visits, begins, memory, answers, cost, (cpu_then - cpu) / plan.seconds)
 
 
 async def _read_after(seconds: float, meter: Meter, pid: int) -> tuple[str, float]:
@@ -115,9 +118,12 @@ async def _read_after(seconds: float, meter: Meter, pid: int) -> tuple[str, floa
 def _check_throughput(outcome: Outcome, plan: Overload, seen: _Seen) -> None:
     done = answered(seen.visits, seen.begins, seen.begins + plan.seconds)
     rate, most = len(done) / plan.seconds, seen.capacity.requests_per_second
+    if plan.of_the_lesser:
+        most = min(most, seen.capacity_afterwards.requests_per_second)
     tokens = sum(visit.request.tokens for visit, _ in done) / plan.seconds
     outcome.numbers |= {
         "capacity": f"{seen.capacity.told()}; batches of {seen.capacity.batch_ms:.0f} ms",
+        "capacity afterwards": seen.capacity_afterwards.told(),
         "callers": f"{len(seen.visits)}, {len(seen.visits) / plan.seconds:.0f}/s",
         "answered meanwhile": f"{rate:.0f}/s, {tokens:.0f} tokens/s",
         "generator, capacity": seen.capacity.cost.told(),

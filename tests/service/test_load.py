@@ -38,7 +38,8 @@ def test_three_times_too_many_callers_are_served_at_full_speed_or_told_when_to_c
 ) -> None:
     plan = Overload(
         seconds=3.0,
-        capacity_seconds=2.5,
+        capacity_seconds=2.0,
+        of_the_lesser=True,
         median_tokens=MEDIAN_TOKENS,
         waiting=0.5,
         own_ids=own_ids,
