@@ -89,7 +89,7 @@ def _fixed_parts(reply: Reply) -> tuple[bytes, bytes]:
         return b"", reply.body
     size = 8 + int.from_bytes(reply.body[:8], "little")
     header = reply.body[8:size].decode()
-    begins = header.index('"__metadata__":') + len('"__metadata__":')
+    begins = header.index("{", header.index('"__metadata__"'))
     _, ends = json.JSONDecoder().raw_decode(header, begins)
     return header[ends:].rstrip(" ").encode(), reply.body[size:]
 

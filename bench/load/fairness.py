@@ -68,6 +68,7 @@ async def _drive(server: Server, plan: Fairness, keys: Keys) -> Outcome:
     calm, flooding = Callers(pool, headers=keys.calm), Callers(pool, headers=keys.flooding)
     without = await Callers(pool).visit(requests[0], time.monotonic())
     most = await capacity(flooding, requests, 32, plan.capacity_seconds)
+    assert most.requests_per_second, "nothing was answered while the capacity was measured"
     alone = await _steadily(calm, requests, plan.seconds, plan.every)
     meter = Meter(flooding)
     flood = asyncio.create_task(_flood(flooding, requests, plan, most.requests_per_second))

@@ -92,6 +92,7 @@ async def _drive(server: Server, plan: Overload) -> _Seen:
     await answers.gather(pool, requests)
     callers = Callers(pool, answers, own_ids=plan.own_ids)
     most = await capacity(callers, requests, plan.clients, plan.capacity_seconds)
+    assert most.requests_per_second, "nothing was answered while the capacity was measured"
     meter, cpu = Meter(callers), cpu_seconds(server.process.pid)
     async with Sampler(server.process.pid) as memory:
         begins = time.monotonic()

@@ -75,6 +75,7 @@ async def _drive(server: Server, plan: Soak) -> tuple[Outcome, float]:
     callers = Callers(pool, answers, answer_seconds=plan.hang_seconds)
     disturbers = Disturbers(server.port, pool, requests, plan.shares, plan.hang_seconds)
     most = await capacity(callers, requests, plan.clients, plan.capacity_seconds)
+    assert most.requests_per_second, "nothing was answered while the capacity was measured"
     meter = Meter(callers)
     begins = time.monotonic()
     async with Sampler(pid, 1.0 if plan.seconds > 60 else 0.1) as memory:

@@ -221,18 +221,17 @@ class Meter:
 
 
 async def capacity(callers: Callers, requests: Sequence[Request], clients: int, seconds: float) -> Capacity:
-    """Measure it in a closed loop; its first fifth does not count. Raises AssertionError if nothing is answered."""
+    """Measure it in a closed loop; its first fifth does not count."""
     begins, ends = time.monotonic() + seconds / 5, time.monotonic() + seconds
     meter = Meter(callers)
     visits = await closed_loop(callers, requests, clients, lambda: time.monotonic() >= ends)
     cost = meter.read()
     done = answered(visits, begins, ends)
-    assert done, "nothing was answered while the capacity was measured"
     span = ends - begins
     return Capacity(
         len(done) / span,
         sum(visit.request.tokens for visit, _ in done) / span,
-        float(np.median([attempt.compute_ms for _, attempt in done])),
+        percentile([attempt.compute_ms for _, attempt in done], 50),
         cost,
     )
 
