@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench-long bench-dtypes bench-wire fuzz clean
+.PHONY: help install run test lint format bench-long bench-dtypes bench-wire fuzz load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -33,6 +33,12 @@ lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+load: $(STAMP) ## overload, disturbance, shutdown and fairness at length (20 minutes): SECONDS=60 for each load
+	$(BIN)/python -m bench.load overload disturbance shutdown fairness --seconds $(or $(SECONDS),60)
+
+soak: $(STAMP) ## mixed traffic for ten minutes: SECONDS=600
+	$(BIN)/python -m bench.load soak --seconds $(or $(SECONDS),600)
 
 bench-long: $(STAMP) ## memory and time of one long x against its length
 	$(BIN)/python -m bench.long_inputs
