@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from service.errors import Draining, QueueFull
 from service.speed import Speed
-from service.waiting_room import Caller, WaitingRoom
+from service.waiting_room import Caller, WaitingRoom, period_of
 
 RETURNING_PART = 16  # one such part of the rows is for those alone who come back when they were told to
 
@@ -46,8 +46,8 @@ class Held:
 
 @dataclass
 class _Share:
+    room: WaitingRoom
     held: Held = field(default_factory=Held)
-    room: WaitingRoom = field(default_factory=WaitingRoom)
     is_full: bool = False
     mean_rows: float = 64.0
 
@@ -69,10 +69,10 @@ class Admission:
         fair: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.bounds, self._fair, self._clock = bounds, fair, clock
+        self._fair, self._clock = fair, clock
         self.held = Held()
         self._shares: dict[str, _Share] = {}
-        self._speed = Speed(rows_per_second, clock())
+        self.bound(bounds, rows_per_second)
         self._lock = threading.Lock()
         self._is_open = True
         self._left = asyncio.Event()
@@ -91,6 +91,7 @@ class Admission:
         """The bounds from now on, and the speed until it is seen."""
         self.bounds = bounds
         self._speed = Speed(rows_per_second, self._clock())
+        self._period = period_of(bounds.rows / 2 if self._fair else bounds.rows, rows_per_second)
 
     def is_open(self) -> bool:
         """Whether new work is taken at all."""
@@ -115,7 +116,8 @@ class Admission:
             raise Draining("the service is shutting down", retry_after=5)
         with self._lock:
             now = self._clock()
-            share = self._shares.setdefault(caller.share, _Share())
+            share = self._share(caller)
+            share.room.arrives(share.mean_rows, now)
             self._speed.passes(now, busy=self.held.rows > 0)
             came_back = share.room.welcome(caller, now)
             self._check("requests", 1, share, "requests are admitted", "max_queue_requests", caller, now)
@@ -186,6 +188,15 @@ class Admission:
 
     # --- the rules
 
+    def _share(self, caller: Caller) -> _Share:
+        if caller.share not in self._shares:
+            self._shares[caller.share] = _Share(WaitingRoom(self._period))
+        return self._shares[caller.share]
+
+    def _speed_for_each(self) -> float:
+        """Rows a second for each share that has some."""
+        return self._speed.rows_per_second / max(1, sum(1 for one in self._shares.values() if one.held.rows))
+
     def _count(self, share: _Share, requests: int, rows: int, nbytes: int) -> None:
         self.held.add(requests, rows, nbytes)
         share.held.add(requests, rows, nbytes)
@@ -202,8 +213,8 @@ class Admission:
 
     def _rows_for_newcomers(self, share: _Share, now: float) -> float:
         """The rows that a share may hold with those who come for the first time."""
-        limit = self._limit("rows", share)
-        return limit - min(limit / 2, self.bounds.rows // RETURNING_PART + share.room.kept(now))
+        limit, speed = self._limit("rows", share), self._speed_for_each()
+        return limit - min(0.9 * limit, self.bounds.rows // RETURNING_PART + share.room.kept(speed, now))
 
     def _check(self, what: str, more: int, share: _Share, words: str, name: str, caller: Caller, now: float) -> None:
         held: int = getattr(self.held, what)
@@ -212,10 +223,9 @@ class Admission:
             raise self._refused(share, caller, share.mean_rows, f"{held} {words}, the limit {name} is {bound}", now)
 
     def _refused(self, share: _Share, caller: Caller, rows: float, detail: str, now: float) -> QueueFull:
-        busy = sum(1 for one in self._shares.values() if one.held.rows)
-        speed = self._speed.rows_per_second / max(1, busy)
+        speed = self._speed_for_each()
         over = share.held.rows + rows - self._limit("rows", share)
-        seconds = share.room.send_away(caller, max(1, round(rows)), max(0.0, over) / speed, speed, now)
+        seconds = share.room.send_away(caller, max(1.0, rows), max(0.0, over) / speed, speed, now)
         return QueueFull(detail, retry_after=seconds)
 
 

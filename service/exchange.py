@@ -39,7 +39,8 @@ class Exchange:
         share: str = "",
     ) -> None:
         self._deadline = arrived + seconds
-        self.tickets = [Ticket(rows, cost, arrived, self._deadline, deliver, share) for rows, cost in sequences]
+        now = time.monotonic()  # a body that took its time to arrive has not waited for the model
+        self.tickets = [Ticket(rows, cost, now, self._deadline, deliver, share) for rows, cost in sequences]
         self._leaving = asyncio.ensure_future(left)
         self._done = asyncio.gather(*(ticket.done for ticket in self.tickets))
         self._done.add_done_callback(_noted)

@@ -96,7 +96,7 @@ def test_a_refusal_names_what_is_held_and_the_limit_and_when_to_come_back(
     door.enter(Caller(), 60).take(10, 0)
     with pytest.raises(QueueFull, match=named) as refused:
         door.enter(Caller(), 60)
-    assert refused.value.retry_after == 1
+    assert 1 <= (refused.value.retry_after or 0) <= 10  # the next period begins
 
 
 def test_a_request_with_more_rows_than_the_bound_finds_a_place_beside_steady_traffic() -> None:
@@ -175,7 +175,9 @@ class Played:
     times: float = 3.0
     seconds: float = 60.0
     coming_back: float = 1.0  # the part of those refused who come again when told
-    knows: str = "id"  # or "new ids", one for each try; or "length": no id, but bodies of many lengths
+    knows: str = (
+        "id"  # or "new ids", one for each try; "length": no id, but bodies of many lengths; "nothing": all alike
+    )
     admitted: int = 0
     refused: int = 0
     came_back: int = 0
@@ -201,6 +203,7 @@ class Played:
                 "id": Caller("", who, rows),
                 "new ids": Caller("", f"{who}-{again}", rows),
                 "length": Caller("", None, rows),
+                "nothing": Caller(),
             }[self.knows]
             self.came_back += again
             place: Place | None = None
@@ -244,37 +247,36 @@ class Played:
         return self
 
 
+# of the queue 60, 30, 10 and 2 seconds of work; where it is shorter than a period, callers must be known again
+@pytest.mark.parametrize("coming_back", [1.0, 0.3, 0.05])
 @pytest.mark.parametrize(
-    ("knows", "coming_back", "bound"),
+    ("knows", "bound"),
     [
-        ("id", 1.0, 60_000),
-        ("id", 1.0, 20_000),
-        ("id", 0.3, 20_000),
-        ("id", 0.05, 20_000),
-        ("new ids", 1.0, 60_000),
-        ("new ids", 0.3, 20_000),
-        ("length", 1.0, 60_000),
-        ("length", 0.3, 20_000),
+        *[(knows, bound) for knows in ("id", "nothing") for bound in (120_000, 60_000, 20_000)],
+        ("new ids", 60_000),
+        ("length", 20_000),
+        ("id", 4000),
     ],
 )
 def test_under_overload_nine_of_ten_who_come_back_when_told_are_admitted(
     knows: str, coming_back: float, bound: int
 ) -> None:
     played = Played(knows=knows, coming_back=coming_back, bound=bound).run()
-    assert played.came_back > 100
+    assert played.came_back > 60
     assert played.admitted_on_return >= 0.9 * played.came_back
 
 
 @pytest.mark.parametrize("coming_back", [0.0, 0.1, 1.0])
-def test_under_overload_the_service_never_idles_and_the_wait_is_bounded(coming_back: float) -> None:
-    played = Played(coming_back=coming_back).run()
+@pytest.mark.parametrize("bound", [120_000, 20_000, 4000])
+def test_under_overload_the_service_never_idles_and_the_wait_is_bounded(coming_back: float, bound: int) -> None:
+    played = Played(coming_back=coming_back, bound=bound).run()
     assert played.rows_done_in_time >= 0.97 * played.speed * played.seconds
     assert max(played.waits) <= played.bound / played.speed
 
 
 def test_where_nobody_comes_back_nobody_is_told_to_wait_for_long() -> None:
     played = Played(coming_back=0.0).run()
-    assert max(played.told) <= 15
+    assert max(played.told) <= 75
 
 
 # --- shares

@@ -32,17 +32,14 @@ def overloaded() -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.parametrize("own_ids", [True, False], ids=["with ids", "without ids"])
-def test_three_times_too_many_callers_are_served_at_full_speed_or_told_when_to_come(
-    overloaded: Server, own_ids: bool
-) -> None:
+def test_three_times_too_many_callers_are_served_at_full_speed_or_told_when_to_come(overloaded: Server) -> None:
     plan = Overload(
         seconds=3.0,
         capacity_seconds=2.0,
         of_the_lesser=True,
         median_tokens=MEDIAN_TOKENS,
         waiting=0.5,
-        own_ids=own_ids,
+        own_ids=True,  # without, it takes a queue that is longer than a test: test_admission plays it
         afterwards_seconds=20.0,
         memory_settles_seconds=1.0,
         least_completed=0.6,
