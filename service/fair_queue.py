@@ -6,7 +6,7 @@ comes after the one before by the work of that one. So the turns of one share ar
 several interleave by work, however many tickets one of them has (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
-from bisect import insort
+from bisect import insort_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -99,14 +99,17 @@ class FairQueue:
         for ticket in tickets:
             ticket.turn = max(self._now, self._ends.get(ticket.share, 0.0))
             self._ends[ticket.share] = ticket.turn + _work(ticket)
-            insort(self._waiting, ticket, key=attrgetter("turn"))
+            insort_left(self._waiting, ticket, key=attrgetter("turn"))
 
     def take(self, budget: Budget, now: float) -> tuple[list[Ticket], list[Ticket]]:
         """The next batch and those set aside, as `take_batch` chooses them; `now` is of the monotonic clock."""
         batch, aside = take_batch(self._waiting, budget, now, self._ends)
         for ticket in aside:
             self._ends[ticket.share] -= _work(ticket)  # what is not done does not count
-        self._now = max([self._now, *(ticket.turn for ticket in batch)])
+        # newcomers come before whoever waits; after the latest turn that was taken, they would come behind those who
+        # were passed
+        taken = [ticket.turn for ticket in batch]
+        self._now = self._waiting[0].turn if self._waiting else max([self._now, *taken])
         return batch, aside
 
     def clear(self) -> list[Ticket]:

@@ -167,6 +167,20 @@ def test_a_share_that_floods_does_not_make_another_wait_for_its_flood() -> None:
     in_loop(test)
 
 
+def test_whoever_comes_is_next_also_when_a_flood_has_some_who_were_passed() -> None:
+    def test() -> None:
+        queue = FairQueue()
+        queue.add([ticket(n, share="flood") for n in (7, 80, 11, 60, 5, 70, 13) * 20])
+        for _ in range(12):
+            queue.take(Budget(100, PLENTY, PLENTY), 0.0)
+            other = ticket(3, share="other")
+            queue.add([other])
+            batch, _ = queue.take(Budget(100, PLENTY, PLENTY), 0.0)
+            assert batch[0] is other
+
+    in_loop(test)
+
+
 def test_two_shares_that_flood_get_as_much_work_each_in_full_batches() -> None:
     def test() -> None:
         queue = FairQueue()

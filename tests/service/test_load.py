@@ -19,7 +19,7 @@ from tests.server import Server, serving
 SERVER = ("mgm", "--threads", "1")
 MEDIAN_TOKENS = 12  # so that seconds are many batches
 SHORT_QUEUE = {"HEADWATER_MAX_QUEUE_TOKENS": "4096"}  # a second of work
-LONG_QUEUE = {"HEADWATER_MAX_QUEUE_TOKENS": "32768"}
+LONG_QUEUE = {"HEADWATER_MAX_QUEUE_TOKENS": "32768", "HEADWATER_MAX_BATCH_TOKENS": "1024"}
 
 
 def holds(outcome: Outcome) -> None:
@@ -67,7 +67,7 @@ def test_a_flood_with_one_key_does_not_hold_up_another() -> None:
             seconds=3.0,
             every=0.25,
             capacity_seconds=1.5,
-            median_tokens=MEDIAN_TOKENS,
+            median_tokens=40.0,
             afterwards_seconds=1.0,
             allowance_ms=150.0,
         )
