@@ -3,6 +3,7 @@
 Names end in their dimensions: T rows of the packed matrix, I inputs, O outputs.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,8 +19,29 @@ class Linear(nn.Linear):
     result.
     """
 
+    _packed: Tensor | None = None
+
+    def pack(self) -> None:
+        """Lay the weight out as oneDNN reads it fastest, and let go of it as it was; for float32 on the CPU.
+
+        Its products are up to three times as fast for few rows, and one and the same for every number of rows above 1.
+        """
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
+        self.register_parameter("weight", None)
+
     def forward(self, x_TI: Tensor) -> Tensor:
         missing = MIN_ROWS - len(x_TI)
         if missing <= 0:
+            return self._product(x_TI)
+        return self._product(F.pad(x_TI, (0, 0, 0, missing)))[: len(x_TI)]
+
+    def _product(self, x_TI: Tensor) -> Tensor:
+        if self._packed is None:
             return F.linear(x_TI, self.weight, self.bias)
-        return F.linear(F.pad(x_TI, (0, 0, 0, missing)), self.weight, self.bias)[: len(x_TI)]
+        return torch.ops.mkldnn._linear_pointwise(x_TI, self._packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def can_pack() -> bool:
+    """Whether this build of torch has what `pack` needs; it is not part of torch's public interface."""
+    names = ("_reorder_linear_weight", "_linear_pointwise")
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)

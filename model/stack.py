@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from model.config import Arrangement, StackConfig
 from model.head_transform import HeadTransform
 from model.layer import TransformerLayer
-from model.linear import Linear
+from model.linear import Linear, can_pack
 from model.norms import norm
 from model.parallel_layer import ParallelLayer
 from model.post_norm_layer import PostNormLayer
@@ -51,6 +51,16 @@ class Stack(nn.Module):
     def dtype(self) -> torch.dtype:
         """The dtype in which the stack computes."""
         return next(self.parameters()).dtype
+
+    def pack(self) -> None:
+        """Lay the layers' weights out for the CPU, where that can be done.
+
+        The unembedding stays as it is: it is large, needed for few rows, and often one with the embeddings.
+        """
+        if self.dtype is torch.float32 and self.device.type == "cpu" and can_pack():
+            for module in self.layers.modules():
+                if isinstance(module, Linear):
+                    module.pack()
 
     def embed_tokens(self, tokens_T: Tensor) -> Tensor:
         """Token embeddings [T, d], without positions."""

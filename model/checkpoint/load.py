@@ -121,6 +121,8 @@ def load_model(
     except RuntimeError as error:
         raise CheckpointError(f"{files.path}: {error}") from None
     stack.requires_grad_(False).eval()
+    parameters = sum(p.numel() for p in {p.data_ptr(): p for p in stack.parameters()}.values())
+    stack.pack()
     tokenizer = load_tokenizer(directory / "tokenizer.json", config.vocab_size)
     progress("taking the hash of the weights")
     return LoadedModel(
@@ -129,5 +131,5 @@ def load_model(
         tokenizer=tokenizer,
         token_bytes=None if tokenizer is None else token_bytes(tokenizer),
         weights_sha256=files.sha256(),
-        parameters=sum(p.numel() for p in {p.data_ptr(): p for p in stack.parameters()}.values()),
+        parameters=parameters,
     )

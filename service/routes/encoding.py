@@ -1,18 +1,31 @@
-"""Answers are written in a thread, and the time that takes is noted."""
+"""Answers are written in a thread, but for those that take less time than the way there; what it takes is noted."""
 
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from service.parts import Parts
+from service.wire.answer import Answer
 
 T = TypeVar("T")
 
+QUICK_RESULTS, QUICK_JSON_BYTES = 16, 1 << 15  # written in a fraction of a millisecond
 
-async def encoded(work: Callable[[], T], parts: Parts, log: dict[str, Any]) -> T:
-    """Write an answer outside the event loop; the log line gets `encode_ms`, the wait for a thread included."""
+
+def is_quick(answer: Answer, json_bytes: int | None) -> bool:
+    """Whether an answer is written so fast that the event loop can do it.
+
+    `json_bytes` are the tensors' bytes that are written as JSON; None for all of them.
+    """
+    nbytes = sum(spec.nbytes for spec in answer.specs) if json_bytes is None else json_bytes
+    ids = sum(len(one["ids"]) for one in answer.tokens if one)
+    return len(answer.specs) <= QUICK_RESULTS and nbytes + 8 * ids <= QUICK_JSON_BYTES
+
+
+async def encoded(work: Callable[[], T], parts: Parts, log: dict[str, Any], *, here: bool = False) -> T:
+    """Write an answer, outside the event loop unless `here`; the log line gets `encode_ms`, waiting included."""
     began = time.monotonic()
     try:
-        return await parts.off_loop(work)
+        return work() if here else await parts.off_loop(work)
     finally:
         log["encode_ms"] = round(1000 * (time.monotonic() - began), 3)

@@ -14,7 +14,7 @@ from service.errors import NotAcceptable, Unprocessable
 from service.forwarding import CallerLeft, run_streamed, run_whole
 from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
-from service.routes.encoding import encoded
+from service.routes.encoding import encoded, is_quick
 from service.routes.leaving import answer_to_nobody, until_disconnected
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors, npy_headers
@@ -59,8 +59,7 @@ async def forward(
     if answer_format is None:
         outcome = await parts.off_loop(lambda: _dry_run(decoded, accept, parts))
         return Response(outcome, media_type=CONTENT_TYPES["json"])
-    call = await parts.off_loop(decoded, arrived)
-    admitted = await parts.off_loop(lambda: admit(call, answer_format, parts.model, parts.settings), arrived)
+    admitted = await parts.off_loop(lambda: admit(decoded(), answer_format, parts.model, parts.settings), arrived)
     place.take(admitted.rows, admitted.held_bytes)
     media_type = CONTENT_TYPES[answer_format]
     run = {"share": place.caller.share, "arrived": arrived, "left": until_disconnected(request), "log": log}
@@ -71,7 +70,8 @@ async def forward(
         answer = await run_whole(admitted, parts, **run)
     except CallerLeft:
         return answer_to_nobody(log)
-    pieces = await encoded(lambda: list(_ENCODERS[answer_format](answer)), parts, log)
+    is_small = is_quick(answer, None if answer_format == "json" else 0)
+    pieces = await encoded(lambda: list(_ENCODERS[answer_format](answer)), parts, log, here=is_small)
     headers = npy_headers(answer) if answer_format == "npy" else {}
     return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
 

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from model.points import Point, named_points
 from model.selection import Wanted, result_specs
+from service.door import Admitted
 from service.errors import NotFound
 from service.forwarding import CallerLeft, run_whole
 from service.infer import admit_infer
@@ -22,7 +23,7 @@ from service.wire.body import read_body
 from service.wire.coding import coding_of_answer, coding_of_body, packed, unpacked
 from service.wire.pieces import Piece, PiecesResponse
 from service.wire.v2_answer import MODEL_VERSION, encode
-from service.wire.v2_request import LENGTH_HEADER, decode, length_of_json
+from service.wire.v2_request import LENGTH_HEADER, InferCall, decode, length_of_json
 
 router = APIRouter()
 # A name may hold slashes; so the routes with more behind it come first, which here is from below.
@@ -86,8 +87,12 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     log, place = request.state.log, request.state.place
     body = await read_body(request, parts.settings, place.body_grows)
     limit = parts.settings.max_body_bytes
-    asked = await parts.off_loop(lambda: decode(unpacked(body, came_in, limit, place.unpacks), json_length), arrived)
-    admitted, binary = await parts.off_loop(lambda: admit_infer(asked, parts.model, parts.settings), arrived)
+
+    def admitted_call() -> tuple[InferCall, Admitted, dict[str, bool]]:
+        asked = decode(unpacked(body, came_in, limit, place.unpacks), json_length)
+        return asked, *admit_infer(asked, parts.model, parts.settings)
+
+    asked, admitted, binary = await parts.off_loop(admitted_call, arrived)
     place.take(admitted.rows, admitted.held_bytes)
     try:
         left = until_disconnected(request)
