@@ -51,50 +51,55 @@ class Attention(nn.Module):
 def attend(q_TAK: Tensor, k_TBK: Tensor, v_TBV: Tensor, packing: Packing, scale: float, mask: Mask) -> Tensor:
     """softmax(mask(QK^T * scale)) V of each sequence by itself, [T, A, V], by a fused kernel.
 
-    One kernel call a sequence: no row of another sequence is ever an operand, so that not even a NaN crosses.
+    One kernel call a sequence: no row of another sequence is ever an operand, so that not even a NaN crosses. What can
+    be done for all of them at once is: each call into torch may wait for the interpreter, which other threads want too.
     """
-    heads_NAV = [_attend_one(q_TAK[span], k_TBK[span], v_TBV[span], scale, mask) for _, span in packing.spans()]
-    return heads_NAV[0] if len(heads_NAV) == 1 else torch.cat(heads_NAV)
-
-
-def _attend_one(q_NAK: Tensor, k_NBK: Tensor, v_NBV: Tensor, scale: float, mask: Mask) -> Tensor:
-    d_k, d_v = q_NAK.shape[-1], v_NBV.shape[-1]
+    d_k, d_v = q_TAK.shape[-1], v_TBV.shape[-1]
     # The fused kernels want one width for all three, and fall back to an N x N matrix otherwise. Columns of
     # zeros change neither QK^T nor the columns of V that are kept.
     if d_k < d_v:
-        q_NAK, k_NBK = F.pad(q_NAK, (0, d_v - d_k)), F.pad(k_NBK, (0, d_v - d_k))
+        q_TAK, k_TBK = F.pad(q_TAK, (0, d_v - d_k)), F.pad(k_TBK, (0, d_v - d_k))
     elif d_v < d_k:
-        v_NBV = F.pad(v_NBV, (0, d_k - d_v))
-    if mask.hides_within(len(q_NAK)):
-        return _attend_in_window(q_NAK, k_NBK, v_NBV, scale, mask)[..., :d_v]
-    return _kernel(q_NAK, k_NBK, v_NBV, scale, causal=mask.causal)[..., :d_v]
+        v_TBV = F.pad(v_TBV, (0, d_k - d_v))
+    lengths = list(packing.lengths)
+    q, k, v = (x.transpose(0, 1)[None].split_with_sizes(lengths, dim=2) for x in (q_TAK, k_TBK, v_TBV))
+    heads_1ANV = [_attend_one(*of_one, scale=scale, mask=mask) for of_one in zip(q, k, v, strict=True)]
+    z_1ATV = heads_1ANV[0] if len(heads_1ANV) == 1 else torch.cat(heads_1ANV, dim=2)
+    return z_1ATV[0].transpose(0, 1)[..., :d_v]
 
 
-def _attend_in_window(q_NAK: Tensor, k_NBK: Tensor, v_NBV: Tensor, scale: float, mask: Mask) -> Tensor:
+def _attend_one(q_1ANK: Tensor, k_1BNK: Tensor, v_1BNV: Tensor, scale: float, mask: Mask) -> Tensor:
+    if mask.hides_within(q_1ANK.shape[2]):
+        return _attend_in_window(q_1ANK, k_1BNK, v_1BNV, scale, mask)
+    return _kernel(q_1ANK, k_1BNK, v_1BNV, scale, causal=mask.causal)
+
+
+def _attend_in_window(q_1ANK: Tensor, k_1BNK: Tensor, v_1BNV: Tensor, scale: float, mask: Mask) -> Tensor:
     """Blocks of query rows, each with the keys that its rows can see: work and memory grow with N, not with N x N."""
-    n = len(q_NAK)
-    numbers_N = torch.arange(n, device=q_NAK.device)
-    z_NAV = v_NBV.new_empty(n, q_NAK.shape[1], v_NBV.shape[2])
+    n = q_1ANK.shape[2]
+    numbers_N = torch.arange(n, device=q_1ANK.device)
+    z_1ANV = v_1BNV.new_empty(1, q_1ANK.shape[1], n, v_1BNV.shape[3])
     for first in range(0, n, WINDOW_ROWS):
         rows = slice(first, min(n, first + WINDOW_ROWS))
         keys = mask.keys_of(rows.start, rows.stop)
         hidden_RC = mask.hidden(numbers_N[rows], numbers_N[keys])
         assert hidden_RC is not None
-        z_NAV[rows] = _kernel(q_NAK[rows], k_NBK[keys], v_NBV[keys], scale, seen_RC=~hidden_RC)
-    return z_NAV
+        z_1ANV[:, :, rows] = _kernel(
+            q_1ANK[:, :, rows], k_1BNK[:, :, keys], v_1BNV[:, :, keys], scale, seen_RC=~hidden_RC
+        )
+    return z_1ANV
 
 
 def _kernel(
-    q_NAK: Tensor, k_CBK: Tensor, v_CBV: Tensor, scale: float, *, causal: bool = False, seen_RC: Tensor | None = None
+    q_1ANK: Tensor, k_1BCK: Tensor, v_1BCV: Tensor, scale: float, *, causal: bool = False, seen_RC: Tensor | None = None
 ) -> Tensor:
-    """torch's fused kernel for one sequence, with heads in the middle as everywhere here: [N, A, V]."""
-    z_1ANV = F.scaled_dot_product_attention(
-        q_NAK.transpose(0, 1)[None],
-        k_CBK.transpose(0, 1)[None],
-        v_CBV.transpose(0, 1)[None],
+    """torch's fused kernel for one sequence, [1, A, N, V]."""
+    return F.scaled_dot_product_attention(
+        q_1ANK,
+        k_1BCK,
+        v_1BCV,
         attn_mask=seen_RC,
         is_causal=causal,
         scale=scale,
-        enable_gqa=q_NAK.shape[1] != k_CBK.shape[1],
+        enable_gqa=q_1ANK.shape[1] != k_1BCK.shape[1],
     )
-    return z_1ANV[0].transpose(0, 1)

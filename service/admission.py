@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from service.errors import Draining, QueueFull
 from service.speed import Speed
 from service.waiting_room import Caller, WaitingRoom, period_of
 
-RETURNING_PART = 16  # one such part of the rows is for those alone who come back when they were told to
+RETURNING_PART = 16  # one such part of the queue is for those alone who are known to come back as they were told
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,23 @@ UNBOUNDED = Bounds(sys.maxsize, sys.maxsize, sys.maxsize)
 
 @dataclass
 class Held:
-    """What is admitted of one share, or of all."""
+    """What is admitted of one share, or of all.
+
+    `load` is what takes room in the queue, in rows: a request's rows, or its part of the bound on requests where that
+    is more. So one number tells how full the queue is, and how fast it empties, whichever of the two bounds is nearer.
+    """
 
     requests: int = 0
     rows: int = 0
     nbytes: int = 0
+    load: int = 0
 
-    def add(self, requests: int, rows: int, nbytes: int) -> None:
+    def add(self, requests: int, rows: int, nbytes: int, load: int) -> None:
         """Count something in; negative numbers count it out."""
         self.requests += requests
         self.rows += rows
         self.nbytes += nbytes
+        self.load += load
 
 
 @dataclass
@@ -49,7 +56,7 @@ class _Share:
     room: WaitingRoom
     held: Held = field(default_factory=Held)
     is_full: bool = False
-    mean_rows: float = 64.0
+    mean_load: float = 64.0
 
 
 class Admission:
@@ -117,26 +124,21 @@ class Admission:
         with self._lock:
             now = self._clock()
             share = self._share(caller)
-            share.room.arrives(share.mean_rows, now)
-            self._speed.passes(now, busy=self.held.rows > 0)
+            share.room.arrives(share.mean_load, now)
+            self._speed.passes(now, busy=self.held.load > 0)
             came_back = share.room.welcome(caller, now)
-            self._check("requests", 1, share, "requests are admitted", "max_queue_requests", caller, now)
-            self._check("nbytes", body_bytes, share, "bytes are held", "max_held_bytes", caller, now)
-            if not came_back:
-                limit = self._rows_for_newcomers(share, now)
-                slack = self.bounds.rows // RETURNING_PART
-                if share.is_full and share.held.rows <= limit - slack:
+            self._check_bytes(body_bytes, share, caller, now)
+            if came_back:
+                limit = self._limit("load", share)
+            else:
+                limit = self._load_of_newcomers(share, now)
+                if share.is_full and share.held.load <= limit - self._part_of_known:
                     share.is_full = False
-                if (share.is_full or share.held.rows >= limit) and self.held.rows:
-                    raise self._refused(
-                        share,
-                        caller,
-                        share.mean_rows,
-                        f"{self.held.rows} tokens wait or run, the limit max_queue_tokens is {self.bounds.rows}",
-                        now,
-                    )
-            self._count(share, 1, 0, body_bytes)
-            return Place(self, share, caller, body_bytes, came_back=came_back)
+            over = share.held.load + self._least_load > limit
+            if self.held.load and (over or (share.is_full and not came_back)):
+                raise self._refused(share, caller, share.mean_load, self._fullness(), now)
+            self._count(share, 1, 0, body_bytes, self._least_load)
+            return Place(self, share, caller, body_bytes, self._least_load, came_back=came_back)
 
     # --- for Place
 
@@ -148,8 +150,8 @@ class Admission:
             now = self._clock()
             others = self.held.nbytes - place.nbytes
             if others and nbytes > 0:
-                self._check("nbytes", nbytes, place.share, "bytes are held", "max_held_bytes", place.caller, now)
-            self._count(place.share, 0, 0, nbytes)
+                self._check_bytes(nbytes, place.share, place.caller, now)
+            self._count(place.share, 0, 0, nbytes, 0)
             place.nbytes += nbytes
 
     def take_rows(self, place: "Place", rows: int) -> None:
@@ -157,22 +159,16 @@ class Admission:
         with self._lock:
             now = self._clock()
             share = place.share
-            counted = rows if rows <= self.bounds.rows else self.bounds.rows // 2
-            share.mean_rows += 0.05 * (rows - share.mean_rows)
-            limit = self._limit("rows", share) if place.came_back else self._rows_for_newcomers(share, now)
-            if self.held.rows and share.held.rows + counted > limit:
+            load = max(rows if rows <= self.bounds.rows else self.bounds.rows // 2, place.load)
+            share.mean_load += 0.05 * (load - share.mean_load)
+            limit = self._limit("load", share) if place.came_back else self._load_of_newcomers(share, now)
+            others = self.held.load - place.load
+            if others and share.held.load - place.load + load > limit:
                 share.is_full = True
-                raise self._refused(
-                    share,
-                    place.caller,
-                    counted,
-                    f"{rows} tokens came and {self.held.rows} wait or run, "
-                    f"the limit max_queue_tokens is {self.bounds.rows}",
-                    now,
-                )
-            self._speed.passes(now, busy=self.held.rows > 0)
-            self._count(share, 0, counted, 0)
-            place.rows += counted
+                raise self._refused(share, place.caller, load, f"{rows} tokens came; {self._fullness()}", now)
+            self._speed.passes(now, busy=self.held.load > 0)
+            self._count(share, 0, rows, 0, load - place.load)
+            place.rows, place.load = rows, load
 
     def leave(self, place: "Place") -> None:
         """Give back all that a request held."""
@@ -180,10 +176,10 @@ class Admission:
             if not place.is_in:
                 return
             place.is_in = False
-            self._speed.passes(self._clock(), busy=self.held.rows > 0)
+            self._speed.passes(self._clock(), busy=self.held.load > 0)
             if place.answered:
-                self._speed.done(place.rows)
-            self._count(place.share, -1, -place.rows, -place.nbytes)
+                self._speed.done(place.load)
+            self._count(place.share, -1, -place.rows, -place.nbytes, -place.load)
         self._left.set()
 
     # --- the rules
@@ -195,15 +191,33 @@ class Admission:
 
     def _speed_for_each(self) -> float:
         """Rows a second for each share that has some."""
-        return self._speed.rows_per_second / max(1, sum(1 for one in self._shares.values() if one.held.rows))
+        return self._speed.rows_per_second / max(1, sum(1 for one in self._shares.values() if one.held.load))
 
-    def _count(self, share: _Share, requests: int, rows: int, nbytes: int) -> None:
-        self.held.add(requests, rows, nbytes)
-        share.held.add(requests, rows, nbytes)
+    @property
+    def _least_load(self) -> int:
+        """What a request takes of the queue by being one."""
+        return max(1, self.bounds.rows // self.bounds.requests)
 
-    def _limit(self, what: str, share: _Share) -> float:
+    @property
+    def _part_of_known(self) -> int:
+        """Load that newcomers leave free; none where a request is a large part of the bound."""
+        rows, requests = self.bounds.rows // RETURNING_PART, self.bounds.requests // RETURNING_PART
+        return min(rows, requests * self._least_load)
+
+    def _fullness(self) -> str:
+        """What is held of the bound that is nearest."""
+        requests, rows = self.bounds.requests, self.bounds.rows
+        if self.held.requests / requests > self.held.rows / rows:
+            return f"{self.held.requests} requests are admitted, the limit max_queue_requests is {requests}"
+        return f"{self.held.rows} tokens wait or run, the limit max_queue_tokens is {rows}"
+
+    def _count(self, share: _Share, requests: int, rows: int, nbytes: int, load: int) -> None:
+        self.held.add(requests, rows, nbytes, load)
+        share.held.add(requests, rows, nbytes, load)
+
+    def _limit(self, what: Literal["load", "nbytes"], share: _Share) -> float:
         """How much of something a share may hold now."""
-        bound: int = getattr(self.bounds, what)
+        bound = self.bounds.rows if what == "load" else self.bounds.nbytes
         mine: int = getattr(share.held, what)
         others: int = getattr(self.held, what) - mine
         if not self._fair:
@@ -211,30 +225,31 @@ class Admission:
         # as much as is left free: mine <= bound - others - mine; one that holds nothing yet may have all of it
         return bound - others if mine == 0 else (bound - others) / 2
 
-    def _rows_for_newcomers(self, share: _Share, now: float) -> float:
-        """The rows that a share may hold with those who come for the first time."""
-        limit, speed = self._limit("rows", share), self._speed_for_each()
-        return limit - min(0.9 * limit, self.bounds.rows // RETURNING_PART + share.room.kept(speed, now))
+    def _load_of_newcomers(self, share: _Share, now: float) -> float:
+        """The load that a share may hold with those who come for the first time."""
+        limit, speed = self._limit("load", share), self._speed_for_each()
+        return limit - min(0.9 * limit, self._part_of_known + share.room.kept(speed, now))
 
-    def _check(self, what: str, more: int, share: _Share, words: str, name: str, caller: Caller, now: float) -> None:
-        held: int = getattr(self.held, what)
-        if held and getattr(share.held, what) + more > self._limit(what, share):
-            bound = getattr(self.bounds, what)
-            raise self._refused(share, caller, share.mean_rows, f"{held} {words}, the limit {name} is {bound}", now)
+    def _check_bytes(self, more: int, share: _Share, caller: Caller, now: float) -> None:
+        if self.held.nbytes and share.held.nbytes + more > self._limit("nbytes", share):
+            full = f"{self.held.nbytes} bytes are held, the limit max_held_bytes is {self.bounds.nbytes}"
+            raise self._refused(share, caller, share.mean_load, full, now)
 
-    def _refused(self, share: _Share, caller: Caller, rows: float, detail: str, now: float) -> QueueFull:
+    def _refused(self, share: _Share, caller: Caller, load: float, detail: str, now: float) -> QueueFull:
         speed = self._speed_for_each()
-        over = share.held.rows + rows - self._limit("rows", share)
-        seconds = share.room.send_away(caller, max(1.0, rows), max(0.0, over) / speed, speed, now)
+        over = share.held.load + load - self._limit("load", share)
+        seconds = share.room.send_away(caller, max(1.0, load), max(0.0, over) / speed, speed, now)
         return QueueFull(detail, retry_after=seconds)
 
 
 class Place:
     """What one request holds, from its head until its answer is out. `leave` must be called, and may be again."""
 
-    def __init__(self, admission: Admission, share: _Share, caller: Caller, nbytes: int, *, came_back: bool) -> None:
+    def __init__(
+        self, admission: Admission, share: _Share, caller: Caller, nbytes: int, load: int, *, came_back: bool
+    ) -> None:
         self.share, self.caller, self.came_back = share, caller, came_back
-        self.rows, self.nbytes = 0, nbytes
+        self.rows, self.nbytes, self.load = 0, nbytes, load
         self.is_in, self.answered = True, False
         self._admission = admission
         self._body_bytes, self._unpacked_bytes = nbytes, 0

@@ -3,6 +3,7 @@
 There is no timer: while the model is busy tickets gather, and when it is free the next batch takes what there is.
 """
 
+import asyncio
 import logging
 import threading
 import time
@@ -13,6 +14,7 @@ from model.errors import NobodyWaits
 from model.out_of_memory import give_back, is_out_of_memory
 from service.errors import DeadlinePassed, Draining, ModelFailed
 from service.fair_queue import Budget, FairQueue
+from service.mailbox import Mailbox
 from service.ticket import Began, Ran, Ticket
 
 log = logging.getLogger("headwater.batcher")
@@ -46,6 +48,7 @@ class Batcher:
         self._run_batch, self._first, self._on_death = run_batch, first, on_death
         self._queue = FairQueue()
         self._running_rows = 0
+        self._mailbox: Mailbox | None = None
         self._changed = threading.Condition()
         self._closed = False
         self._beat = time.monotonic()
@@ -91,6 +94,13 @@ class Batcher:
                 raise _going_down()
             self._queue.add(tickets)
             self._changed.notify()
+
+    def mailbox(self) -> Mailbox:
+        """Where the tickets of the running event loop get what happens to them."""
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return self._mailbox
 
     def close(self) -> None:
         """Take no more; what waits is refused, what runs comes to its end."""

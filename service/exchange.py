@@ -40,7 +40,8 @@ class Exchange:
     ) -> None:
         self._deadline = arrived + seconds
         now = time.monotonic()  # a body that took its time to arrive has not waited for the model
-        self.tickets = [Ticket(rows, cost, now, self._deadline, deliver, share) for rows, cost in sequences]
+        mailbox = batcher.mailbox()
+        self.tickets = [Ticket(rows, cost, now, self._deadline, deliver, share, mailbox) for rows, cost in sequences]
         self._leaving = asyncio.ensure_future(left)
         self._done = asyncio.gather(*(ticket.done for ticket in self.tickets))
         self._done.add_done_callback(_noted)

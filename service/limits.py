@@ -9,7 +9,7 @@ from service.settings import MEBIBYTE, Settings
 
 BATCH_SECONDS = 2.0  # that a full batch should take at most: so long a newcomer waits for the one that runs
 KEYED_BATCH_SECONDS = 0.5  # the same where strangers share the model by their keys
-QUEUE_SECONDS = 60.0  # of work that may wait
+QUEUE_SECONDS = 30.0  # of work that may wait
 FEWEST_ROWS, MOST_ROWS = 512, 65_536  # of a batch: below, products are slow; above, nothing is gained
 _PART_OF_MEMORY = 8  # of what is free, one such part for a batch's own numbers and one for its results
 

@@ -12,6 +12,7 @@ from model.selection import Wanted, result_names
 from model.sequence import Sequence
 from service.errors import ServiceError, Unprocessable
 from service.host_tensor import HostTensor, off_device
+from service.mailbox import Mailbox
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Ticket:
     in `results`, unless a `deliver` is given: then each goes there at once, in the event loop, and is not kept;
     maps go in parts. It gets the name, the number of bytes before the part, and the part.
 
-    `share` is the API key whose share of the model it uses. `turn` and `passed` belong to the queue.
+    `share` is the API key whose share of the model it uses. `turn` and `passed` belong to the queue. All that happens
+    in the loop goes through the `mailbox`, which tickets may share.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Ticket:
         deadline: float,
         deliver: Callable[[str, int, HostTensor], None] | None = None,
         share: str = "",
+        mailbox: Mailbox | None = None,
     ) -> None:
         self.sequence = sequence
         self.cost = cost
@@ -68,9 +71,10 @@ class Ticket:
         self.error: ServiceError | None = None
         self._deliver = deliver
         self.takes_parts = deliver is not None
-        self._loop = asyncio.get_running_loop()
-        self.begun: asyncio.Future[Began] = self._loop.create_future()
-        self.done: asyncio.Future[Ran] = self._loop.create_future()
+        loop = asyncio.get_running_loop()
+        self._mailbox = mailbox or Mailbox(loop)
+        self.begun: asyncio.Future[Began] = loop.create_future()
+        self.done: asyncio.Future[Ran] = loop.create_future()
 
     def is_wanted(self, now: float) -> bool:
         """Whether somebody still waits for it."""
@@ -122,7 +126,7 @@ class Ticket:
 
     def _in_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(call, *arguments)
+            self._mailbox.post(call, *arguments)
         except RuntimeError:
             # the loop is closed: the service has ended, and nobody waits
             self.abandoned = True

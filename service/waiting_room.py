@@ -17,7 +17,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-SHORTEST_PERIOD, LONGEST_PERIOD = 6, 10  # seconds; in a shorter one the newcomers of its open second fill it
+SHORTEST_PERIOD, LONGEST_PERIOD = 6, 15  # seconds; in a shorter one the newcomers of its open second fill it
 PERIODS_OF_QUEUE = 1.25  # that a full queue takes, so that the model has work while room is kept
 OPEN_SECONDS = 1.25  # who is told to come in a second comes a little later than that
 AHEAD_SECONDS, GRACE_SECONDS = 1.0, 1.0  # around its time, within which a place is kept for a caller that is known

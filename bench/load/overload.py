@@ -45,7 +45,7 @@ class Overload:
     own_ids: bool = True  # each caller has an X-Request-Id, which it keeps when it comes again
     of_the_lesser: bool = False  # capacity, before and after: for short runs on a machine that others use too
     afterwards_seconds: float = 180.0  # for callers who were told to come again after the end
-    memory_settles_seconds: float = 10.0
+    memory_settles_seconds: float = 30.0  # by then the queue is full
     least_completed: float = 0.9  # of the capacity
     least_readmitted: float = 0.9
     memory_growth: float = 0.05

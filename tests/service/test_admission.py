@@ -86,7 +86,7 @@ def test_a_request_that_is_refused_anywhere_leaves_nothing_behind(step: str) -> 
 
 @pytest.mark.parametrize(
     ("bounds", "named"),
-    [((1, PLENTY, PLENTY), "max_queue_requests is 1"), ((9, 10, PLENTY), "max_queue_tokens is 10"),
+    [((1, 1000, PLENTY), "max_queue_requests is 1"), ((9, 10, PLENTY), "max_queue_tokens is 10"),
      ((9, PLENTY, 100), "max_held_bytes is 100")],
 )  # fmt: skip
 def test_a_refusal_names_what_is_held_and_the_limit_and_when_to_come_back(
@@ -96,7 +96,7 @@ def test_a_refusal_names_what_is_held_and_the_limit_and_when_to_come_back(
     door.enter(Caller(), 60).take(10, 0)
     with pytest.raises(QueueFull, match=named) as refused:
         door.enter(Caller(), 60)
-    assert 1 <= (refused.value.retry_after or 0) <= 10  # the next period begins
+    assert 1 <= (refused.value.retry_after or 0) <= 30  # the next period, or the one after it, begins
 
 
 def test_a_request_with_more_rows_than_the_bound_finds_a_place_beside_steady_traffic() -> None:
@@ -105,12 +105,13 @@ def test_a_request_with_more_rows_than_the_bound_finds_a_place_beside_steady_tra
         door.enter(Caller(), 0).take(100, 0)
     large = door.enter(Caller(), 0)
     large.take(50_000, 0)
-    assert door.held.rows == 900
+    assert door.held.load == 900
     second = door.enter(Caller(), 0)
     with pytest.raises(QueueFull, match="50000 tokens came"):
         second.take(50_000, 0)
+    second.leave()
     large.leave()
-    assert door.held.rows == 400
+    assert door.held.load == door.held.rows == 400
 
 
 def test_what_is_over_a_bound_by_itself_is_admitted_when_there_is_nothing_else() -> None:
@@ -293,8 +294,8 @@ def test_one_key_cannot_fill_the_bounds_and_another_finds_room() -> None:
         flood(door)
     assert 300 <= door.held.rows <= 500
     other = door.enter(Caller("other"), 10)
-    other.take(250, 10)
-    assert other.rows == 250
+    other.take(200, 10)
+    assert other.rows == 200
 
 
 @pytest.mark.parametrize("what", ["requests", "rows", "nbytes"])
