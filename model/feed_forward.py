@@ -22,7 +22,7 @@ class FeedForward(nn.Module):
         self.down = Linear(config.d_ff, config.d_model, bias=config.feed_forward_bias)
 
     def forward(self, x_TD: Tensor) -> Tensor:
-        if len(x_TD) <= 2 * BLOCK_ROWS or x_TD.device.type != "cpu":
+        if len(x_TD) <= 2 * BLOCK_ROWS or not self.up.is_packed:  # others' rows depend on how many there are
             return self._rows(x_TD)
         out_TD = torch.empty_like(x_TD)
         for first in range(0, len(x_TD), BLOCK_ROWS):

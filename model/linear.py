@@ -29,6 +29,11 @@ class Linear(nn.Linear):
         self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach())
         self.register_parameter("weight", None)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether each row's product is the same whatever stands beside it, to the last bit."""
+        return self._packed is not None
+
     def forward(self, x_TI: Tensor) -> Tensor:
         missing = MIN_ROWS - len(x_TI)
         if missing <= 0:
@@ -44,4 +49,5 @@ class Linear(nn.Linear):
 def can_pack() -> bool:
     """Whether this build of torch has what `pack` needs; it is not part of torch's public interface."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
-    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
+    is_there: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return is_there and all(hasattr(torch.ops.mkldnn, name) for name in names)

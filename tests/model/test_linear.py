@@ -66,13 +66,17 @@ def test_the_layers_of_a_loaded_model_hold_their_weights_once(tmp_path: Path) ->
     assert loaded.parameters > 2 * (30 * 53 * 2)
 
 
+@needs_packing
 @pytest.mark.parametrize("kind", [FeedForward, GatedFeedForward])
 def test_a_long_input_goes_through_the_network_in_blocks_and_comes_out_the_same(
     kind: type[FeedForward], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = kind(CONFIG).requires_grad_(False)
+    for part in network.children():
+        part.pack()  # type: ignore[operator]
     x = torch.from_numpy(np.random.default_rng(5).standard_normal((3 * BLOCK_ROWS + 7, 30)).astype(np.float32))
     with torch.inference_mode():
         blocks = network(x)
         monkeypatch.setattr("model.feed_forward.BLOCK_ROWS", len(x))
-        assert torch.equal(network(x), blocks)
+        # activations of the last few numbers of a matrix are computed one by one, and differ in the last bit
+        torch.testing.assert_close(network(x), blocks, rtol=1e-6, atol=1e-7)
