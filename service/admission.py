@@ -126,7 +126,7 @@ class Admission:
             share = self._share(caller)
             share.room.arrives(share.mean_load, now)
             self._speed.passes(now, busy=self.held.load > 0)
-            came_back = share.room.welcome(caller, now)
+            came_back = share.room.welcome(caller, now) or share.room.is_open(now)
             self._check_bytes(body_bytes, share, caller, now)
             if came_back:
                 limit = self._limit("load", share)

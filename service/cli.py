@@ -34,6 +34,7 @@ from service.settings import Settings
 
 SWITCH_SECONDS = 0.001  # after which a thread is asked to let another one have the interpreter; Python's own is 0.005
 DEATH_SECONDS = 2.0  # after which the process ends though the event loop has not seen that the model thread died
+GC_THRESHOLDS = 10_000, 20, 100  # a thousand waiting calls are many objects: go through all of them seldom
 BACKLOG = 2048  # connections that wait to be taken
 
 
@@ -196,6 +197,7 @@ def _serve(options: argparse.Namespace) -> int:
         # event loop has to wait; so it does while the model is not ready.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         return loaded
 
     def announce() -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-AT_A_TIME = 8
+AT_A_TIME = 4
 
 
 class Mailbox:

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 SHORTEST_PERIOD, LONGEST_PERIOD = 6, 15  # seconds; in a shorter one the newcomers of its open second fill it
-PERIODS_OF_QUEUE = 1.25  # that a full queue takes, so that the model has work while room is kept
+PERIODS_OF_QUEUE = 1.6  # that a full queue takes, so that the model has work while room is kept
+LUMP_SECONDS = 2.0  # of work: room does not come evenly, but with the end of each batch
 OPEN_SECONDS = 1.25  # who is told to come in a second comes a little later than that
 AHEAD_SECONDS, GRACE_SECONDS = 1.0, 1.0  # around its time, within which a place is kept for a caller that is known
 EARLY_SECONDS = 0.05  # that a known caller may be too early; most count from the answer on
@@ -106,14 +107,19 @@ class WaitingRoom:
         if self.period == 1:
             self._move(now)
             return self.returning * self._expected_rows
-        number, since = divmod(now, self.period)
-        if since < OPEN_SECONDS:
+        if self.is_open(now):
             return 0.0
+        number, since = divmod(now, self.period)
         need = self.returning * self._appointed.get(int(number) + 1, 0.0) + OPEN_SECONDS * self._arrivals.rate
-        return max(0.0, need - rows_per_second * (self.period - since))  # so much will have gone by then
+        gone_by_then = rows_per_second * (self.period - since - LUMP_SECONDS)
+        return max(0.0, need - gone_by_then)
 
     def _learn(self, came: float, weight: float) -> None:
         self.returning = max(_LEAST_RETURNS, self.returning + weight * (came - self.returning))
+
+    def is_open(self, now: float) -> bool:
+        """Whether this is a second in which whoever comes is let in."""
+        return self.period > 1 and now % self.period < OPEN_SECONDS
 
     # --- who is known again
 

@@ -19,7 +19,7 @@ from model.sequence import Sequence
 
 log = logging.getLogger("headwater.warm_up")
 
-SIZES = (16, 64, 256)  # rows of the passes that are timed
+SIZES = (16, 64, 256, 1024)  # rows of the passes that are timed
 SECONDS = 2.0  # after which no further one is begun, and more than the next one is expected to take
 
 RunRows = Callable[[int], None]
@@ -72,7 +72,7 @@ def rows_of_nobody(config: StackConfig, rows: int) -> Sequence:
     last = Point(config.n_layers - 1, "resid_post")
     wanted = [Wanted("last", last, pool=True)]
     if config.unembedding:
-        wanted.append(Wanted("logits", Point(None, "logits"), top_k=1))
+        wanted.append(Wanted("logits", Point(None, "logits"), rows=(rows - 1,), top_k=1))
     zeros = np.zeros((rows, config.d_model), dtype=np.float32)
     return Sequence("x", zeros, 0, config.n_layers, tuple(wanted))
 
