@@ -61,9 +61,11 @@ def attend(q_TAK: Tensor, k_TBK: Tensor, v_TBV: Tensor, packing: Packing, scale:
         q_TAK, k_TBK = F.pad(q_TAK, (0, d_v - d_k)), F.pad(k_TBK, (0, d_v - d_k))
     elif d_v < d_k:
         v_TBV = F.pad(v_TBV, (0, d_k - d_v))
-    lengths = list(packing.lengths)
-    q, k, v = (x.transpose(0, 1)[None].split_with_sizes(lengths, dim=2) for x in (q_TAK, k_TBK, v_TBV))
+    sizes = [*packing.lengths, packing.filler]
+    q, k, v = (x.transpose(0, 1)[None].split_with_sizes(sizes, dim=2)[:-1] for x in (q_TAK, k_TBK, v_TBV))
     heads_1ANV = [_attend_one(*of_one, scale=scale, mask=mask) for of_one in zip(q, k, v, strict=True)]
+    if packing.filler:
+        heads_1ANV.append(v_TBV.new_zeros(1, q_TAK.shape[1], packing.filler, v_TBV.shape[-1]))
     z_1ATV = heads_1ANV[0] if len(heads_1ANV) == 1 else torch.cat(heads_1ANV, dim=2)
     return z_1ATV[0].transpose(0, 1)[..., :d_v]
 

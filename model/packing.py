@@ -5,23 +5,36 @@ from dataclasses import dataclass
 
 from model.rotary import Rotation
 
+STEP, STEPS_TO_DOUBLE = 16, 16
+
+
+def filler_for(rows: int) -> int:
+    """Rows to add so that matrices come in few sizes: multiples of 16, and 16 of them from a power of 2 to the next.
+
+    oneDNN prepares each product for its number of rows, and keeps half a megabyte for each size that it has met.
+    """
+    step = max(STEP, (1 << (rows.bit_length() - 1)) // STEPS_TO_DOUBLE)
+    return -rows % step
+
 
 @dataclass(frozen=True)
 class Packing:
     """The rows of several sequences, one under the other, in one matrix of T rows.
 
-    `members` are the sequences' numbers in their batch, `lengths` their row counts in the same order;
-    `rotation` turns queries and keys to their positions, in families with rotary positions.
+    `members` are the sequences' numbers in their batch, `lengths` their row counts in the same order; behind them stand
+    `filler` rows of zeros that are nobody's. `rotation` turns queries and keys to their positions, in families with
+    rotary positions.
     """
 
     members: tuple[int, ...]
     lengths: tuple[int, ...]
     rotation: Rotation | None = None
+    filler: int = 0
 
     @property
     def rows(self) -> int:
         """T, the rows of the packed matrix."""
-        return sum(self.lengths)
+        return sum(self.lengths) + self.filler
 
     def spans(self) -> Iterator[tuple[int, slice]]:
         """Each member with the rows that are its own."""

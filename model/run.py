@@ -11,11 +11,12 @@ from itertools import zip_longest
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from model.errors import NobodyWaits
 from model.keep import Keep, Sink
-from model.packing import Packing
+from model.packing import Packing, filler_for
 from model.selection import Wanted, largest, result_specs, take
 from model.sequence import Sequence
 from model.stack import Stack
@@ -48,14 +49,14 @@ def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink], is_wanted:
         joining = [i for i, sequence in enumerate(sequences) if sequence.start == depth]
         if joining:
             members, x_TD = _join(packing, x_TD, joining, entering)
-            packing = _pack(stack, members, sequences, positions)
+            packing, x_TD = _pack(stack, members, sequences, positions, x_TD)
         if members and depth < n_layers:
             keep.at(depth, packing).rows("resid_pre", x_TD)
         staying = tuple(i for i in members if sequences[i].stop > depth or depth == n_layers)
         if staying != members:
             x_TD = _rows_of(x_TD, packing, set(staying))
             members = staying
-            packing = _pack(stack, members, sequences, positions)
+            packing, x_TD = _pack(stack, members, sequences, positions, x_TD)
         if members and depth < n_layers:
             x_TD = stack.layers[depth](x_TD, packing, keep.at(depth, packing))
     if members:
@@ -87,7 +88,7 @@ def _join(
     """The matrix with the rows of those who join under it; they are let go of elsewhere."""
     rows = [entering.pop(i) for i in joining]
     if packing.members:
-        rows.insert(0, x_TD)
+        rows.insert(0, x_TD[: sum(packing.lengths)])
     return (*packing.members, *joining), rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
@@ -97,10 +98,17 @@ def _rows_of(x_TD: Tensor, packing: Packing, staying: set[int]) -> Tensor:
     return torch.cat(rows) if rows else x_TD[:0]
 
 
-def _pack(stack: Stack, members: tuple[int, ...], sequences: ListOf[Sequence], positions: list[Tensor]) -> Packing:
+def _pack(
+    stack: Stack, members: tuple[int, ...], sequences: ListOf[Sequence], positions: list[Tensor], x_TD: Tensor
+) -> tuple[Packing, Tensor]:
+    """The packing of the members' rows, and the matrix of them with its filler."""
     lengths = tuple(sequences[i].length for i in members)
-    rotation = stack.rotation(torch.cat([positions[i] for i in members])) if members else None
-    return Packing(members, lengths, rotation)
+    if not members:
+        return Packing((), ()), x_TD
+    filler = filler_for(len(x_TD)) if stack.is_packed else 0
+    positions_T = F.pad(torch.cat([positions[i] for i in members]), (0, filler))
+    packing = Packing(members, lengths, stack.rotation(positions_T), filler)
+    return packing, F.pad(x_TD, (0, 0, 0, filler)) if filler else x_TD
 
 
 def _finish(stack: Stack, x_TD: Tensor, packing: Packing, keep: Keep) -> None:

@@ -28,6 +28,7 @@ class Stack(nn.Module):
     def __init__(self, config: StackConfig) -> None:
         super().__init__()
         self.config = config
+        self.is_packed = False
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model) if config.vocab_size else None
         self.position_embedding = (
             nn.Embedding(config.max_positions, config.d_model) if config.learned_positions else None
@@ -61,6 +62,7 @@ class Stack(nn.Module):
             for module in self.layers.modules():
                 if isinstance(module, Linear):
                     module.pack()
+            self.is_packed = True
 
     def embed_tokens(self, tokens_T: Tensor) -> Tensor:
         """Token embeddings [T, d], without positions."""

@@ -232,7 +232,10 @@ class Admission:
 
     def _check_bytes(self, more: int, share: _Share, caller: Caller, now: float) -> None:
         if self.held.nbytes and share.held.nbytes + more > self._limit("nbytes", share):
-            full = f"{self.held.nbytes} bytes are held, the limit max_held_bytes is {self.bounds.nbytes}"
+            full = (
+                f"{more} bytes are needed and {self.held.nbytes} are held, "
+                f"the limit max_held_bytes is {self.bounds.nbytes}"
+            )
             raise self._refused(share, caller, share.mean_load, full, now)
 
     def _refused(self, share: _Share, caller: Caller, load: float, detail: str, now: float) -> QueueFull:

@@ -12,7 +12,10 @@ _SHORTEST = 8
 
 
 class KeysFileError(Exception):
-    """The file of keys cannot be used; the message names the line, and never holds a key."""
+    """The file of keys cannot be used; the message names the setting and the line, and never holds a key."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(f"--api-keys-file (HEADWATER_API_KEYS_FILE): {fault}")
 
 
 class ApiKeys:

@@ -14,6 +14,7 @@ from model.errors import NobodyWaits
 from model.out_of_memory import give_back, is_out_of_memory
 from service.errors import DeadlinePassed, Draining, ModelFailed
 from service.fair_queue import Budget, FairQueue
+from service.heap import Heap
 from service.mailbox import Mailbox
 from service.ticket import Began, Ran, Ticket
 
@@ -52,6 +53,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self._beat = time.monotonic()
+        self._heap = Heap()
         self._thread = threading.Thread(target=self._work, name="headwater-model", daemon=True)
 
     def start(self) -> None:
@@ -121,6 +123,8 @@ class Batcher:
                 self._first()
             while (batch := self._take()) or not self._closed:
                 self._run(batch, time.monotonic())
+                batch = []
+                self._heap.give_back()
             died = False
         except BaseException:
             log.critical("the model thread died", exc_info=True)
@@ -134,13 +138,12 @@ class Batcher:
                 self._on_death()
 
     def _take(self) -> list[Ticket]:
-        """The next batch, as soon as there is one; empty when there was nobody left to run for, or at the end."""
+        """The next batch, as soon as there is one; empty where nobody came for a moment, or at the end."""
         with self._changed:
-            while not (self._queue or self._closed):
-                self._beat = time.monotonic()
+            if not (self._queue or self._closed):
                 self._changed.wait(IDLE_BEAT_SECONDS)
             self._beat = time.monotonic()
-            if self._closed:
+            if self._closed or not self._queue:
                 return []
             batch, aside = self._queue.take(self.budget, time.monotonic())
         for ticket in aside:

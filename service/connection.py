@@ -23,6 +23,7 @@ from service.settings import Settings
 
 MAX_HEAD_BYTES = 1 << 16  # of a request's line and headers, of trailers, and of what stands between chunks
 MAX_HEADERS = 100
+MAX_UNWANTED_BYTES = 1 << 20  # of a body whose request has been refused
 LINGER_SECONDS = 2.0  # for which more is read, and dropped, behind a refusal
 
 Tell = Callable[[dict[str, Any]], None]
@@ -47,6 +48,7 @@ class Connection(HttpToolsProtocol):
     _in_head = True
     _in_message = False
     _stray_bytes = 0  # that have come since the parser had a head, a part of a body or the end of a request
+    _unwanted_bytes = 0
     _refused = False
 
     # --- what comes
@@ -80,6 +82,7 @@ class Connection(HttpToolsProtocol):
         """Wait for the next head from its first byte on."""
         super().on_message_begin()
         self._in_head = self._in_message = True
+        self._unwanted_bytes = 0
         self._wait_for_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -103,9 +106,13 @@ class Connection(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Pass on a part of the body."""
+        """Pass on a part of the body; of one that nobody wants any more, take little."""
         self._stray_bytes = 0
-        if not self._refused:
+        if self._is_answered():
+            self._unwanted_bytes += len(body)
+            if self._unwanted_bytes > MAX_UNWANTED_BYTES:
+                self._close()
+        elif not self._refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -99,6 +99,12 @@ class NotReady(ServiceError):
     code, title = "not_ready", "The service is not ready"
 
 
+class Disconnected(ServiceError):
+    """The caller left before its request was there; nobody reads this."""
+
+    code, title = "caller_left", "The caller has left"
+
+
 class Draining(NotReady):
     """The service is going down; the connection is closed with the answer, so that the next goes elsewhere."""
 
@@ -133,6 +139,7 @@ STATUS: dict[type[ServiceError], int] = {
     Unprocessable: 422,
     QueueFull: 429,
     HeadTooLarge: 431,
+    Disconnected: 499,
     ModelFailed: 500,
     NotReady: 503,
     DeadlinePassed: 504,

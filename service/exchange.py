@@ -38,7 +38,7 @@ class Exchange:
         deliver: Callable[[str, int, HostTensor], None] | None = None,
         share: str = "",
     ) -> None:
-        self._deadline = arrived + seconds
+        self._deadline, self._seconds = arrived + seconds, seconds
         now = time.monotonic()  # a body that took its time to arrive has not waited for the model
         mailbox = batcher.mailbox()
         self.tickets = [Ticket(rows, cost, now, self._deadline, deliver, share, mailbox) for rows, cost in sequences]
@@ -85,7 +85,9 @@ class Exchange:
                 if self._leaving.done():
                     raise CallerLeft
                 if not done:
-                    raise DeadlinePassed("the deadline passed while the request was waiting or running")
+                    raise DeadlinePassed(
+                        f"the deadline of {self._seconds:g} seconds passed while the request was waiting or running"
+                    )
             return future.result()
         finally:
             if future is not self._done:

@@ -71,7 +71,10 @@ class Settings(BaseSettings):
         60.0, gt=0, le=LONGEST_SECONDS, description="how long a body may take to arrive"
     )
     send_timeout_seconds: float = Field(
-        60.0, gt=0, le=LONGEST_SECONDS, description="how long a caller may read nothing of an answer that waits for it"
+        60.0,
+        gt=0,
+        le=LONGEST_SECONDS,
+        description="how long a caller may read nothing of an answer that waits for it; it may be up to twice as long",
     )
     deadline_seconds: float = Field(
         300.0, gt=0, le=LONGEST_SECONDS, description="how long a request may take, queue included"

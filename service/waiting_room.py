@@ -110,7 +110,10 @@ class WaitingRoom:
         if self.is_open(now):
             return 0.0
         number, since = divmod(now, self.period)
-        need = self.returning * self._appointed.get(int(number) + 1, 0.0) + OPEN_SECONDS * self._arrivals.rate
+        appointed = self._appointed.get(int(number) + 1, 0.0)
+        if not appointed:
+            return 0.0  # nobody was sent away: an open second is like any other
+        need = self.returning * appointed + OPEN_SECONDS * self._arrivals.rate
         gone_by_then = rows_per_second * (self.period - since - LUMP_SECONDS)
         return max(0.0, need - gone_by_then)
 

@@ -160,7 +160,7 @@ def rows_run(stack: Stack) -> Iterator[Counter[int]]:
     counted: Counter[int] = Counter()
 
     def watch(i: int) -> torch.utils.hooks.RemovableHandle:
-        return stack.layers[i].register_forward_pre_hook(lambda _, args: counted.update({i: len(args[0])}))
+        return stack.layers[i].register_forward_pre_hook(lambda _, args: counted.update({i: sum(args[1].lengths)}))
 
     handles = [watch(i) for i in range(L)]
     try:
