@@ -83,7 +83,9 @@ def act(sinks):
     raise Death("planted")
 before_tokens(act)
 """
-DYING_MODEL_AND_BUSY_LOOP = DYING_MODEL.replace("raise", "sinks[0]._mailbox.loop.call_soon_threadsafe(time.sleep, 600); raise")
+DYING_MODEL_AND_BUSY_LOOP = DYING_MODEL.replace(
+    "raise", "sinks[0]._mailbox.loop.call_soon_threadsafe(time.sleep, 600); raise"
+)
 
 
 class Planted:
