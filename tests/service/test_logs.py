@@ -125,7 +125,7 @@ def test_a_request_has_the_fields_that_the_docs_list(client: httpx.Client, serve
     ran, refused = (json.loads(server.wait_for_line(f"fields-{i}")) for i in (1, 2))
     fields = {one: where for names, where, _ in table("observability.md", "fields") for one in names_of(names)}
     every = {name for name, where in fields.items() if where in ("every line", "requests")}
-    assert set(ran) | set(refused) == set(fields) - {"message", "exception"}
+    assert set(ran) | set(refused) == set(fields) - {"message", "exception", "key"}
     assert set(ran) & set(refused) == every - {"code", "trace_id"}
     assert ran["bytes_out"] > ran["bytes_in"] > 0
     assert 0 < ran["compute_ms"] < ran["ms"]
