@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench-long bench-dtypes bench-wire fuzz load soak clean
+.PHONY: help install run test lint format bench bench-quick bench-long bench-dtypes bench-wire fuzz load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,6 +39,12 @@ load: $(STAMP) ## overload, disturbance, shutdown and fairness at length (20 min
 
 soak: $(STAMP) ## mixed traffic for ten minutes: SECONDS=600
 	$(BIN)/python -m bench.load soak --seconds $(or $(SECONDS),600)
+
+bench: $(STAMP) ## us, other servers and the machine's limit: tables of docs/performance.md (20 minutes): ROUNDS=3 SECONDS=5
+	$(BIN)/python -m bench.peers --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),5)
+
+bench-quick: $(STAMP) ## the same in four minutes: us, one other server, the limit: ROUNDS=3 SECONDS=3
+	$(BIN)/python -m bench.peers --quick --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),3)
 
 bench-long: $(STAMP) ## memory and time of one long x against its length
 	$(BIN)/python -m bench.long_inputs

@@ -1,0 +1,57 @@
+"""One server under a closed loop of some clients: tokens a second, and the time of a request.
+
+Clients go on asking for so many seconds, and what is under way then is awaited, so that nothing is left for the server
+that is measured next. What ends in the first part does not count, for batches have not filled yet.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.load.pool import Pool
+from bench.load.requests import Request
+from bench.load.traffic import Callers, Cost, Meter, Visit, closed_loop
+
+STARTING = 0.2  # of the time
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What came of one loop; `p50_ms` is over the requests, of each of which it takes the median."""
+
+    tokens_per_second: float
+    requests_per_second: float
+    p50_ms: float
+    cost: Cost
+
+
+async def measure(port: int, requests: Sequence[Request], clients: int, seconds: float) -> Measured:
+    """Ask in a closed loop; a single client asks each request once at least. Raises AssertionError where one fails."""
+    pool = Pool(port)
+    callers = Callers(pool)
+    meter, began = Meter(callers), time.monotonic()
+    least = len(requests) if clients == 1 else 0
+    visits = await closed_loop(
+        callers, requests, clients, lambda: time.monotonic() >= began + seconds and callers.sent >= least
+    )
+    cost = meter.read()
+    await pool.close()
+    return summary(visits, began, began + STARTING * seconds, cost)
+
+
+def summary(visits: Sequence[Visit], began: float, starting_until: float, cost: Cost) -> Measured:
+    """Rates from the last answer of the starting time (or from the beginning) to the last answer of all."""
+    ends: list[tuple[float, int]] = []
+    times: dict[str, list[float]] = defaultdict(list)
+    for visit in visits:
+        assert visit.last is not None
+        assert visit.is_answered, f"{visit.request.name}: {visit.last.status} {visit.last.fault}"
+        ends.append((visit.last.ended, visit.request.tokens))
+        times[visit.request.name].append(visit.last.ended - visit.due)
+    first = max((ended for ended, _ in ends if ended <= starting_until), default=began)
+    counted = [tokens for ended, tokens in ends if ended > first]
+    span = max(ended for ended, _ in ends) - first
+    p50 = median(median(of_one) for of_one in times.values())
+    return Measured(sum(counted) / span, len(counted) / span, 1000 * p50, cost)
