@@ -123,6 +123,13 @@ def test_rates_count_from_the_last_answer_of_the_starting_time() -> None:
     assert found.tokens_per_second == pytest.approx(20 / 4)
     assert found.requests_per_second == pytest.approx(2 / 4)
     assert found.p50_ms == pytest.approx(1000 * np.median([np.median([0.5, 4.0]), 2.5]))
+    assert found.refused == 0
+
+
+def test_a_refused_request_counts_as_refused_alone() -> None:
+    visits = [visit("a", 100, 10.0, 10.5, status=429), visit("b", 7, 10.0, 12.0)]
+    found = summary(visits, 10.0, 11.0, Cost(0.0, 1.0, 2))
+    assert (found.tokens_per_second, found.requests_per_second, found.refused) == (3.5, 0.5, 1)
 
 
 def test_a_request_that_fails_ends_the_measuring() -> None:

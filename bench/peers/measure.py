@@ -19,11 +19,15 @@ STARTING = 0.2  # of the time
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of one loop; `p50_ms` is over the requests, of each of which it takes the median."""
+    """What came of one loop; `p50_ms` is over the requests, of each of which it takes the median.
+
+    Those that were `refused` count nowhere else.
+    """
 
     tokens_per_second: float
     requests_per_second: float
     p50_ms: float
+    refused: int
     cost: Cost
 
 
@@ -45,8 +49,11 @@ def summary(visits: Sequence[Visit], began: float, starting_until: float, cost: 
     """Rates from the last answer of the starting time (or from the beginning) to the last answer of all."""
     ends: list[tuple[float, int]] = []
     times: dict[str, list[float]] = defaultdict(list)
+    refused = [visit for visit in visits if visit.last is not None and visit.last.status == 429]
     for visit in visits:
         assert visit.last is not None
+        if visit.last.status == 429:  # in a closed loop the same client asks again
+            continue
         assert visit.is_answered, f"{visit.request.name}: {visit.last.status} {visit.last.fault}"
         ends.append((visit.last.ended, visit.request.tokens))
         times[visit.request.name].append(visit.last.ended - visit.due)
@@ -54,4 +61,4 @@ def summary(visits: Sequence[Visit], began: float, starting_until: float, cost: 
     counted = [tokens for ended, tokens in ends if ended > first]
     span = max(ended for ended, _ in ends) - first
     p50 = median(median(of_one) for of_one in times.values())
-    return Measured(sum(counted) / span, len(counted) / span, 1000 * p50, cost)
+    return Measured(sum(counted) / span, len(counted) / span, 1000 * p50, len(refused), cost)

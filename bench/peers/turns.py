@@ -64,6 +64,8 @@ class Turns:
                 figures.add(one.name, P50, found.p50_ms)
             if load == C32:
                 figures.add(one.name, REQUESTS, found.requests_per_second)
+            if found.refused:
+                self._outcome.notes.append(f"{one.name}, {load}: {found.refused} requests were refused")
             self._costs.append(found.cost)
             told = f"  {load}, {one.name}: {found.tokens_per_second:.0f} tokens/s, p50 {found.p50_ms:.0f} ms"
             print(told, file=sys.stderr, flush=True)
