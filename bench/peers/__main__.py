@@ -6,6 +6,7 @@ Prints the tables of docs/performance.md; how far it is goes to stderr.
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -67,6 +68,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured, of which medians are taken")
     parser.add_argument("--seconds", type=float, help="how long clients go on asking; what runs then is awaited")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers end too
     seconds = options.seconds or (3.0 if options.quick else 5.0)
     began, load = time.monotonic(), os.getloadavg()[0]
     print(f"load average before: {load:.2f}", file=sys.stderr)

@@ -12,11 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import SubprocessError
+from typing import TypeVar
 
 from bench.load.loop import run
 from bench.peers import in_process
 from bench.peers.check import TOLERANCE, ours, replies, worst_deviation
-from bench.peers.limit import Rate, tokens_per_second
+from bench.peers.limit import tokens_per_second
 from bench.peers.loads import C1, C32, LIMIT, LOADS, OURS, P50, PACKED, STACK, TRANSFORMERS
 from bench.peers.memory import Memory, Peak, need_of_batch
 from bench.peers.models import model_directory
@@ -26,6 +27,8 @@ from bench.peers.turns import Contestant, Outcome, Turns
 from model.checkpoint.load import read_config
 from model.config import StackConfig
 from tests.server import Server, serving
+
+T = TypeVar("T")
 
 CHECKED = 6  # answers with all layers, or with maps, of each peer; of final states all
 
@@ -98,19 +101,23 @@ class Contest:
     ) -> None:
         """What is compared with this load and needs no server."""
         figures = outcome.figures
+
+        def call(work: Callable[[Path], T]) -> T:
+            return outcome.quiet.measured(lambda: child.submit(work, directory).result())
+
         alone: dict[str, Callable[[Path], tuple[float, float]]] = {
             STACK: in_process.stack_one_by_one,
             TRANSFORMERS: in_process.transformers_one_by_one,
         }
         for row, work in alone.items():
             if load == C1 and row in self.beside:
-                speed, p50 = child.submit(work, directory).result()
+                speed, p50 = call(work)
                 figures.add(row, C1, speed)
                 figures.add(row, P50, p50)
         if load == C32 and PACKED in self.beside:
-            figures.add(PACKED, C32, child.submit(in_process.stack_packed, directory).result())
+            figures.add(PACKED, C32, call(in_process.stack_packed))
         if load == C32 and LIMIT in self.beside:
-            rate: Rate = child.submit(in_process.rate, directory).result()
+            rate = call(in_process.rate)
             sequences = [sequence(tokens, "final", config) for tokens in prompts()]
             figures.add(LIMIT, C32, tokens_per_second(rate, config, sequences))
             outcome.notes.append(f"best rate: {rate.told()}")

@@ -72,6 +72,7 @@ def running(peer: Peer, model: Path, first: Request) -> Iterator[tuple[int, int]
 def _environment() -> dict[str, str]:
     own = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "HEADWATER_", "RAY_"))}
     ray = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+    ray["RAY_worker_niceness"] = "0"  # as all others; its own would be 15
     return own | {"HF_HUB_OFFLINE": "1"} | ray
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 from bench.load.loop import run
@@ -12,10 +13,11 @@ from bench.load.requests import Request
 from bench.load.traffic import Cost
 from bench.peers.figures import Figures
 from bench.peers.loads import C1, C32, LOADS, OURS, P50, REQUESTS
-from bench.peers.measure import measure
+from bench.peers.measure import Measured, measure
 from bench.peers.memory import Memory, Peak
 from bench.peers.processes import cpu_seconds, hold
 from bench.peers.prompts import Want
+from bench.peers.quiet import Quiet
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Outcome:
 
     figures: Figures = field(default_factory=Figures)
     notes: list[str] = field(default_factory=list)
+    quiet: Quiet = field(default_factory=Quiet)
     memory: Memory | None = None
     start_seconds: float = 0.0
 
@@ -58,7 +61,7 @@ class Turns:
             if want not in one.requests:
                 continue
             with self._watched(one, load):
-                found = run(measure(one.port, one.requests[want], clients, self._seconds))
+                found = self._outcome.quiet.measured(partial(self._ask, one.port, one.requests[want], clients))
             figures.add(one.name, load, found.tokens_per_second)
             if load == C1:
                 figures.add(one.name, P50, found.p50_ms)
@@ -70,11 +73,16 @@ class Turns:
             told = f"  {load}, {one.name}: {found.tokens_per_second:.0f} tokens/s, p50 {found.p50_ms:.0f} ms"
             print(told, file=sys.stderr, flush=True)
 
+    def _ask(self, port: int, requests: list[Request], clients: int) -> Measured:
+        return run(measure(port, requests, clients, self._seconds))
+
     def told(self) -> list[str]:
         """What the generator cost, and the idle servers."""
         each = [1e6 * cost.cpu_seconds / max(1, cost.requests) for cost in self._costs]
         share = [cost.cpu_seconds / cost.seconds for cost in self._costs]
+        shares = self._outcome.quiet.shares
         return [
+            f"what else ran took {median(shares):.1%} of the machine during a measurement (most: {max(shares):.0%})",
             f"the load generator took {median(each):.0f} µs of CPU a request (most: {max(each):.0f}), "
             f"{median(share):.1%} of a core (most: {max(share):.1%})",
             f"all idle servers together took {median(self._idle):.1%} of a core (most: {max(self._idle):.1%})",
