@@ -23,12 +23,14 @@ from bench.peers.measure import summary
 from bench.peers.memory import Peak, anonymous_bytes, need_of_batch
 from bench.peers.models import Shape, write_gpt2
 from bench.peers.prompts import Want, map_layer, prompts, sequence, to_peers, to_us
+from bench.peers.quiet import DISTURBED, Quiet
 from model.checkpoint.load import load_model, read_config
 from model.run import run
 
 LAYERS, D, HEADS = 3, 14, 2
 LENGTHS = (5, 11)
 SECONDS = 10.0
+LONG = 1e12
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +180,24 @@ def test_a_padded_batch_of_a_peer_answers_what_our_stack_does(directory: Path, h
         replies = [Reply(200, 0.0, body=answer) for answer in answers]
         found = worst_deviation(replies, [expected[i] for i in batch], [requests[i] for i in batch], width=D)
         assert found < 1e-5
+
+
+def test_what_was_disturbed_is_measured_again_while_there_is_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = iter((0.0, 0.0, 0.0, 1e9))  # seconds of all processors: quiet before the first try, not during it
+    monkeypatch.setattr("bench.peers.quiet._busy_seconds", lambda: next(busy, 1e9))
+    monkeypatch.setattr("bench.peers.quiet.LOOK_SECONDS", 0.01)
+    results = iter(("disturbed", "quiet"))
+    assert Quiet(patience=LONG).measured(lambda: next(results)) == "quiet"
+
+
+def test_without_patience_a_disturbed_measurement_counts_and_its_share_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    busy = iter((0.0, 1e9))
+    monkeypatch.setattr("bench.peers.quiet._busy_seconds", lambda: next(busy, 1e9))
+    quiet = Quiet(patience=0.0)
+    assert quiet.measured(lambda: "disturbed") == "disturbed"
+    assert quiet.shares[0] > DISTURBED
 
 
 def test_peers_take_torch_in_our_own_version() -> None:

@@ -16,7 +16,8 @@ T = TypeVar("T")
 
 DISTURBED = 0.05  # of the machine that others took
 TRIES = 2
-WAIT_SECONDS, LOOK_SECONDS = 20.0, 0.5  # for others to become quiet before a measurement
+PATIENCE_SECONDS = 60.0  # for others to become quiet, and for what is measured again, in all
+LOOK_SECONDS = 0.5
 
 
 @dataclass
@@ -24,20 +25,30 @@ class Quiet:
     """Runs what is to be measured, and notes the share of the machine that others had in each that counts."""
 
     shares: list[float] = field(default_factory=list)
+    patience: float = PATIENCE_SECONDS
 
     def measured(self, work: Callable[[], T]) -> T:
         """What the work returns; of several tries that of the one that was disturbed least."""
         tries: list[tuple[float, T]] = []
         for _ in range(TRIES):
-            _wait()
-            watch = _Watch()
+            self._wait()
+            watch, began = _Watch(), time.monotonic()
             result = work()
             tries.append((watch.share(), result))
-            if tries[-1][0] <= DISTURBED:
+            if tries[-1][0] <= DISTURBED or self.patience <= 0:
                 break
+            self.patience -= time.monotonic() - began
         share, result = min(tries, key=lambda one: one[0])
         self.shares.append(share)
         return result
+
+    def _wait(self) -> None:
+        while self.patience > 0:
+            watch = _Watch()
+            time.sleep(LOOK_SECONDS)
+            if watch.share() <= DISTURBED:
+                return
+            self.patience -= LOOK_SECONDS
 
 
 class _Watch:
@@ -49,15 +60,6 @@ class _Watch:
     def share(self) -> float:
         others = (_busy_seconds() - self._busy) - (cpu_seconds(os.getpid()) - self._own)
         return max(0.0, others / ((time.monotonic() - self._began) * (os.cpu_count() or 1)))
-
-
-def _wait() -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        watch = _Watch()
-        time.sleep(LOOK_SECONDS)
-        if watch.share() <= DISTURBED:
-            return
 
 
 def _busy_seconds() -> float:
