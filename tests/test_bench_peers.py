@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import math
+import mmap
 import os
 import time
 from pathlib import Path
@@ -209,11 +210,13 @@ def test_peers_take_torch_in_our_own_version() -> None:
 def test_memory_that_comes_and_goes_is_seen() -> None:
     before, deadline = anonymous_bytes(os.getpid()), time.monotonic() + SECONDS
     with Peak(os.getpid()) as peak:
-        held = np.ones(8 << 20)
+        # pages of its own: what numpy takes may lie in memory that earlier tests have left resident
+        held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        held.write(b"1" * (64 << 20))
         while peak.nbytes < before + (60 << 20):
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        del held
+        held.close()
 
 
 def test_the_need_of_a_batch_is_counted_as_by_hand(directory: Path) -> None:
