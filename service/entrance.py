@@ -6,9 +6,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.admission import Place
 from service.api_keys import ApiKeys
-from service.errors import ServiceError, Unauthorized
+from service.errors import ServiceError
 from service.parts import Parts, parts_in
-from service.problem import refusal
+from service.problem import refuse
 from service.waiting_room import Caller
 
 INFER, INFER_VERSION = "/v2/models/{name:path}/infer", "/v2/models/{name:path}/versions/{version}/infer"
@@ -43,11 +43,7 @@ class Entrance:
                 place = _enter(parts, scope, headers, share)
                 state["place"] = place
         except ServiceError as error:
-            state["log"]["code"] = error.code
-            response = refusal(error, scope["path"])
-            if isinstance(error, Unauthorized):
-                response.headers["WWW-Authenticate"] = "Bearer"
-            await response(scope, receive, send)
+            await refuse(error, scope, receive, send)
             return
         if place is None:
             await self._app(scope, receive, send)

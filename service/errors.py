@@ -99,8 +99,8 @@ class NotReady(ServiceError):
     code, title = "not_ready", "The service is not ready"
 
 
-class Disconnected(ServiceError):
-    """The caller left before its request was there; nobody reads this."""
+class CallerLeft(ServiceError):
+    """The caller left before its answer was there; this stands in the log and the metrics, for nobody reads it."""
 
     code, title = "caller_left", "The caller has left"
 
@@ -139,18 +139,17 @@ STATUS: dict[type[ServiceError], int] = {
     Unprocessable: 422,
     QueueFull: 429,
     HeadTooLarge: 431,
-    Disconnected: 499,
+    CallerLeft: 499,
     ModelFailed: 500,
     NotReady: 503,
     DeadlinePassed: 504,
 }
 
-CALLER_LEFT = "caller_left"  # in the log and the metrics alone, for nobody reads an answer
 # Every code there is: that of each kind, and those given to special cases of one.
 CODES = frozenset(
     {kind.code for kind in STATUS}
     | {"body_too_large", "json_too_large", "unknown_point", "non_finite_result", "not_alive", "out_of_memory"}
-    | {"malformed_request", "header_timeout", CALLER_LEFT}
+    | {"malformed_request", "header_timeout"}
 )
 
 

@@ -8,15 +8,11 @@ from typing import Any, TypeVar
 from model.cost import Cost
 from model.sequence import Sequence as Rows
 from service.batcher import Batcher
-from service.errors import DeadlinePassed
+from service.errors import CallerLeft, DeadlinePassed
 from service.host_tensor import HostTensor
 from service.ticket import Began, Ran, Ticket
 
 T = TypeVar("T")
-
-
-class CallerLeft(Exception):
-    """Nobody reads the answer any more."""
 
 
 class Exchange:
@@ -83,7 +79,7 @@ class Exchange:
                 if future.done():
                     break
                 if self._leaving.done():
-                    raise CallerLeft
+                    raise CallerLeft("the caller left before its answer was there")
                 if not done:
                     raise DeadlinePassed(
                         f"the deadline of {self._seconds:g} seconds passed while the request was waiting or running"

@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 from service.door import Admitted
-from service.errors import CALLER_LEFT
-from service.exchange import CallerLeft, Exchange
+from service.errors import CallerLeft
+from service.exchange import Exchange
 from service.parts import Parts
 from service.result_stream import ResultStream
 from service.ticket import Began, Ran
@@ -19,7 +19,7 @@ Log = dict[str, Any]
 async def run_whole(
     admitted: Admitted, parts: Parts, *, share: str, arrived: float, left: Awaitable[None], log: Log
 ) -> Answer:
-    """Run a call and give its answer when all of it is there. Raises ServiceError or CallerLeft."""
+    """Run a call and give its answer when all of it is there. Raises ServiceError."""
     exchange = _exchange(admitted, parts, share, arrived, left, None)
     try:
         ran = await exchange.ran()
@@ -36,7 +36,7 @@ async def run_streamed(
 ) -> tuple[int, AsyncGenerator[Piece, None], Answer]:
     """Run a call and give the bytes of its safetensors answer while they are made: length, pieces, what is known.
 
-    Returns when the batches of all sequences have started; until then it raises ServiceError or CallerLeft. Later an
+    Returns when the batches of all sequences have started; until then it raises ServiceError. Later an
     error ends the pieces, which must be closed.
     """
     stream = ResultStream()
@@ -59,13 +59,11 @@ async def run_streamed(
                     part = tensor_bytes(await exchange.wait_for(stream.take(spec.name)))
                     left_over -= len(part)
                     if exchange.has_left():
-                        raise CallerLeft  # the server would take what it cannot send, and count it as sent
+                        # the server would take what it cannot send, and count it as sent
+                        raise CallerLeft("the caller left before its answer was out")
                     yield part
             ran = await exchange.settled()
             _note(log, _usage_of_runs(admitted, ran))
-        except CallerLeft:
-            log["code"] = CALLER_LEFT
-            return
         finally:
             exchange.close()
 
@@ -128,6 +126,3 @@ def _answer(admitted: Admitted, usage: list[Usage], parts: Parts, tensors: dict[
         tokens=admitted.tokens,
         manifest=admitted.manifest,
     )
-
-
-__all__ = ["CallerLeft", "run_streamed", "run_whole"]

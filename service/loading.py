@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.errors import NotReady
 from service.life import Life
-from service.problem import refusal
+from service.problem import refuse
 
 T = TypeVar("T")
 
@@ -48,7 +48,6 @@ class RefuseWhileLoading:
             try:
                 self._life.check_started()
             except NotReady as error:
-                scope["state"]["log"]["code"] = error.code
-                await refusal(error, scope["path"])(scope, receive, send)
+                await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)

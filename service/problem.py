@@ -5,8 +5,9 @@ from typing import Any
 
 import orjson
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from service.errors import STATUS, Draining, ServiceError
+from service.errors import STATUS, CallerLeft, Draining, ServiceError, Unauthorized
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -33,10 +34,20 @@ def problem_body(error: ServiceError) -> dict[str, Any]:
 def refusal(error: ServiceError, path: str) -> Response:
     """The response for an error on this path; under /v2 in the form of the Open Inference Protocol."""
     headers = {}
+    if isinstance(error, CallerLeft):
+        return Response(status_code=status_of(error))  # nothing is written for nobody
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, Draining):
         headers["Connection"] = "close"
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
     if path == "/v2" or path.startswith("/v2/"):
         return Response(orjson.dumps({"error": error.detail}), status_of(error), headers, "application/json")
     return Response(orjson.dumps(problem_body(error)), status_of(error), headers, CONTENT_TYPE)
+
+
+async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a request with an error where there is no route yet to raise it, and note its code for the log."""
+    scope["state"]["log"]["code"] = error.code
+    await refusal(error, scope["path"])(scope, receive, send)

@@ -12,12 +12,9 @@ T = TypeVar("T")
 QUICK_RESULTS, QUICK_JSON_BYTES = 16, 1 << 15  # written in a fraction of a millisecond
 
 
-def is_quick(answer: Answer, json_bytes: int | None) -> bool:
-    """Whether an answer is written so fast that the event loop can do it.
-
-    `json_bytes` are the tensors' bytes that are written as JSON; None for all of them.
-    """
-    nbytes = sum(spec.nbytes for spec in answer.specs) if json_bytes is None else json_bytes
+def is_quick(answer: Answer, *, in_json: bool) -> bool:
+    """Whether an answer is written so fast that the event loop can do it."""
+    nbytes = sum(spec.nbytes for spec in answer.specs) if in_json else 0
     ids = sum(len(one["ids"]) for one in answer.tokens if one)
     return len(answer.specs) <= QUICK_RESULTS and nbytes + 8 * ids <= QUICK_JSON_BYTES
 

@@ -11,11 +11,11 @@ from starlette.responses import Response
 from service.door import admit
 from service.dry_run import estimate, refused
 from service.errors import NotAcceptable, Unprocessable
-from service.forwarding import CallerLeft, run_streamed, run_whole
+from service.forwarding import run_streamed, run_whole
 from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
 from service.routes.encoding import encoded, is_quick
-from service.routes.leaving import answer_to_nobody, until_disconnected
+from service.routes.leaving import until_disconnected
 from service.wire.answer import Answer
 from service.wire.binary_answer import encode_npy, encode_safetensors, npy_headers
 from service.wire.body import read_body
@@ -63,15 +63,12 @@ async def forward(
     place.take(admitted.rows, admitted.held_bytes)
     media_type = CONTENT_TYPES[answer_format]
     run = {"share": place.caller.share, "arrived": arrived, "left": until_disconnected(request), "log": log}
-    try:
-        if answer_format == "safetensors" and admitted.nbytes > parts.settings.stream_above_bytes:
-            length, coming, answer = await run_streamed(admitted, parts, **run)
-            return StreamedResponse(coming, length, media_type, {"Server-Timing": answer.server_timing()})
-        answer = await run_whole(admitted, parts, **run)
-    except CallerLeft:
-        return answer_to_nobody(log)
-    is_small = is_quick(answer, None if answer_format == "json" else 0)
-    pieces = await encoded(lambda: list(_ENCODERS[answer_format](answer)), parts, log, here=is_small)
+    if answer_format == "safetensors" and admitted.nbytes > parts.settings.stream_above_bytes:
+        length, coming, answer = await run_streamed(admitted, parts, **run)
+        return StreamedResponse(coming, length, media_type, {"Server-Timing": answer.server_timing()})
+    answer = await run_whole(admitted, parts, **run)
+    here = is_quick(answer, in_json=answer_format == "json")
+    pieces = await encoded(lambda: list(_ENCODERS[answer_format](answer)), parts, log, here=here)
     headers = npy_headers(answer) if answer_format == "npy" else {}
     return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
 

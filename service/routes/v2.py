@@ -12,13 +12,13 @@ from model.points import Point, named_points
 from model.selection import Wanted, result_specs
 from service.door import Admitted
 from service.errors import NotFound
-from service.forwarding import CallerLeft, run_whole
+from service.forwarding import run_whole
 from service.infer import admit_infer
 from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
 from service.parts import LifeDep, PartsDep
 from service.routes.encoding import encoded
 from service.routes.health import check_alive
-from service.routes.leaving import answer_to_nobody, until_disconnected
+from service.routes.leaving import until_disconnected
 from service.wire.body import read_body
 from service.wire.coding import coding_of_answer, coding_of_body, packed, unpacked
 from service.wire.pieces import Piece, PiecesResponse
@@ -94,11 +94,8 @@ async def infer(request: Request, parts: PartsDep) -> Response:
 
     asked, admitted, binary = await parts.off_loop(admitted_call, arrived)
     place.take(admitted.rows, admitted.held_bytes)
-    try:
-        left = until_disconnected(request)
-        answer = await run_whole(admitted, parts, share=place.caller.share, arrived=arrived, left=left, log=log)
-    except CallerLeft:
-        return answer_to_nobody(log)
+    left = until_disconnected(request)
+    answer = await run_whole(admitted, parts, share=place.caller.share, arrived=arrived, left=left, log=log)
 
     def encoding() -> tuple[list[Piece], int | None]:
         pieces, length = encode(answer, binary, asked.id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from service.errors import Disconnected, TooLarge, TooSlow
+from service.errors import CallerLeft, TooLarge, TooSlow
 from service.settings import Settings
 
 Body = bytearray | mmap.mmap
@@ -15,7 +15,7 @@ MAPPED_BYTES = 1 << 20
 
 
 async def read_body(request: Request, settings: Settings, grown: Callable[[int], None] | None = None) -> Body:
-    """The whole body. Raises TooLarge (before a byte is read, where Content-Length tells), TooSlow, Disconnected.
+    """The whole body. Raises TooLarge (before a byte is read, where Content-Length tells), TooSlow, CallerLeft.
 
     Of a body without a known length `grown` is told, as it comes, how many bytes have come; it may raise to end it.
     """
@@ -43,7 +43,7 @@ async def read_body(request: Request, settings: Settings, grown: Callable[[int],
             "the limit body_timeout_seconds"
         ) from None
     except ClientDisconnect:
-        raise Disconnected("the caller left before its body was there") from None
+        raise CallerLeft("the caller left before its body was there") from None
     return body
 
 
