@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bench.load.connection import Reply
+from bench.load.process import anonymous_bytes
 from bench.load.requests import Request
 from bench.load.traffic import Attempt, Cost, Visit
 from bench.peers.check import worst_deviation
@@ -21,7 +22,7 @@ from bench.peers.figures import Figures, Target, findings
 from bench.peers.in_process import Kept
 from bench.peers.limit import Rate, best_rate, operations_of_token, product_shapes, tokens_per_second
 from bench.peers.measure import summary
-from bench.peers.memory import Peak, anonymous_bytes, need_of_batch
+from bench.peers.memory import Peak, need_of_batch
 from bench.peers.models import Shape, write_gpt2
 from bench.peers.prompts import Want, map_layer, prompts, sequence, to_peers, to_us
 from bench.peers.quiet import DISTURBED, Quiet

@@ -11,11 +11,20 @@ SETTLE_SECONDS = 0.1
 
 def resident_bytes(pid: int) -> int:
     """Memory of the process that is in RAM; 0 when it has gone."""
+    return _bytes_of(pid, "VmRSS")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """The same without files that are mapped."""
+    return _bytes_of(pid, "RssAnon")
+
+
+def _bytes_of(pid: int, field: str) -> int:
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    line = next((line for line in text.splitlines() if line.startswith("VmRSS:")), "VmRSS: 0 kB")
+    line = next((line for line in text.splitlines() if line.startswith(f"{field}:")), f"{field}: 0 kB")
     return int(line.split()[1]) * 1024
 
 

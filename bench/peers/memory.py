@@ -2,17 +2,11 @@
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
+from bench.load.process import anonymous_bytes
 from model.config import StackConfig
 
 LOOK_SECONDS = 0.05
-
-
-def anonymous_bytes(pid: int) -> int:
-    """RssAnon of a process."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in text.splitlines() if line.startswith("RssAnon:"))
 
 
 def need_of_batch(config: StackConfig, rows: int) -> int:

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+
+import service.assembly
 
 SECONDS = 60.0
 
@@ -20,3 +23,15 @@ def ready(app: FastAPI, **options: Any) -> Iterator[TestClient]:
             assert time.monotonic() < deadline, client.get("/readyz").text
             time.sleep(0.002)
         yield client
+
+
+def fail_on_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the model fail on every batch that begins with tokens; the passes that warm it up take x."""
+    run = service.assembly.run
+
+    def failing(stack: Any, sequences: Any, *rest: Any) -> None:
+        if sequences[0].kind == "tokens":
+            raise RuntimeError("planted")
+        run(stack, sequences, *rest)
+
+    monkeypatch.setattr(service.assembly, "run", failing)

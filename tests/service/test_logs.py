@@ -14,14 +14,13 @@ import httpx
 import numpy as np
 import pytest
 
-import service.assembly
 from model.checkpoint.load import load_model
 from service.app import create_app
 from service.logs import JsonLines
 from service.settings import Settings
 from tests.server import Server, serving
 from tests.service.calls import post
-from tests.service.in_process import ready
+from tests.service.in_process import fail_on_tokens, ready
 from tests.service.test_metrics import table
 
 ACCESS = "headwater.access"
@@ -186,14 +185,7 @@ def test_no_line_holds_what_a_caller_sent(client: httpx.Client, server: Server) 
 def test_an_error_of_ours_is_logged_with_its_traceback_and_its_request(
     tiny_directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = service.assembly.run
-
-    def failing(stack: Any, sequences: Any, *rest: Any) -> None:
-        if sequences[0].kind == "tokens":
-            raise RuntimeError("planted")
-        run(stack, sequences, *rest)
-
-    monkeypatch.setattr(service.assembly, "run", failing)
+    fail_on_tokens(monkeypatch)
     caplog.set_level(logging.INFO)
     with ready(create_app(Settings(), lambda _: load_model(tiny_directory, name="tiny"))) as client:
         assert client.post("/forward", json={"tokens": [1]}).status_code == 500

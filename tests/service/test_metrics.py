@@ -29,7 +29,7 @@ from service.errors import CODES
 from service.metrics import METHODS, WATCHED, Metrics
 from service.settings import Settings
 from tests.server import Server
-from tests.service.in_process import ready
+from tests.service.in_process import fail_on_tokens, ready
 
 ROOT = Path(__file__).parents[2]
 UNITS = ("seconds", "bytes", "tokens", "tasks", "sequences", "requests", "parameters", "info", "total")
@@ -181,14 +181,7 @@ def test_batches_are_counted_with_their_rows_sequences_and_layers(client: TestCl
 
 
 def test_a_batch_that_fails_is_counted_as_failed(tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = service.assembly.run
-
-    def failing(stack: Any, sequences: Any, *rest: Any) -> None:
-        if sequences[0].kind == "tokens":
-            raise RuntimeError("planted")
-        run(stack, sequences, *rest)
-
-    monkeypatch.setattr(service.assembly, "run", failing)
+    fail_on_tokens(monkeypatch)
     with ready(create_app(Settings(), lambda _: tiny_model)) as client:
         assert client.post("/forward", json={"tokens": [1]}).status_code == 500
         found = scrape(client)
