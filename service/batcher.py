@@ -14,6 +14,7 @@ from model.errors import NobodyWaits
 from model.out_of_memory import give_back, is_out_of_memory
 from service.errors import DeadlinePassed, Draining, ModelFailed
 from service.fair_queue import Budget, FairQueue
+from service.garbage import IdleCollector
 from service.heap import Heap
 from service.mailbox import Mailbox
 from service.ticket import Began, Ran, Ticket
@@ -53,7 +54,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._closed = False
         self._beat = time.monotonic()
-        self._heap = Heap()
+        self._heap, self._collector = Heap(), IdleCollector()
         self._thread = threading.Thread(target=self._work, name="headwater-model", daemon=True)
 
     def start(self) -> None:
@@ -122,9 +123,12 @@ class Batcher:
             if self._first is not None:
                 self._first()
             while (batch := self._take()) or not self._closed:
-                self._run(batch, time.monotonic())
-                batch = []
-                self._heap.give_back()
+                if batch:
+                    self._run(batch, time.monotonic())
+                    batch = []
+                    self._heap.give_back()
+                else:
+                    self._collector.collect()
             died = False
         except BaseException:
             log.critical("the model thread died", exc_info=True)

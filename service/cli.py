@@ -1,7 +1,6 @@
 """The `headwater` command: serve, init, convert, fetch."""
 
 import argparse
-import gc
 import logging
 import signal
 import socket
@@ -24,7 +23,7 @@ from model.checkpoint.initialise import initialise
 from model.checkpoint.load import LoadedModel, load_model
 from model.checkpoint.packages import DEFAULT, PACKAGES, converted_gguf, packaged_model
 from model.errors import CheckpointError
-from service import logs
+from service import garbage, logs
 from service.api_keys import KeysFileError
 from service.app import create_app
 from service.ending import LOADING_FAILED, MODEL_THREAD_DIED, WRONG_USE, end_now
@@ -34,7 +33,6 @@ from service.settings import Settings
 
 SWITCH_SECONDS = 0.001  # after which a thread is asked to let another one have the interpreter; Python's own is 0.005
 DEATH_SECONDS = 2.0  # after which the process ends though the event loop has not seen that the model thread died
-GC_THRESHOLDS = 10_000, 20, 100  # a thousand waiting calls are many objects: go through all of them seldom
 BACKLOG = 2048  # connections that wait to be taken
 
 
@@ -193,11 +191,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     def load(report: Progress) -> LoadedModel:
         loaded = _load(settings, report)
-        # What is there by now stays. Otherwise the collector goes through all of it every now and then, for which the
-        # event loop has to wait; so it does while the model is not ready.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        garbage.settle()  # while the model is not ready: the event loop has to wait for it
         return loaded
 
     def announce() -> None:

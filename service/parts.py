@@ -48,13 +48,17 @@ class Parts:
             raise DeadlinePassed("the deadline passed while the body waited to be read") from None
 
 
-def life_of(request: Request) -> Life:
+# What a route depends on is async, and so is each route but for the largest: FastAPI runs a plain function in a thread,
+# and on the way there and back a call waits for the interpreter twice.
+
+
+async def life_of(request: Request) -> Life:
     """How far the app is that a request came to."""
     life: Life = request.app.state.life
     return life
 
 
-def parts_of(request: Request) -> Parts:
+async def parts_of(request: Request) -> Parts:
     """The parts of the app that a request came to. Raises NotReady while there are none."""
     return parts_in(request.app)
 

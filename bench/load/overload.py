@@ -209,12 +209,13 @@ def _check_memory(outcome: Outcome, plan: Overload, seen: _Seen) -> None:
     settled = seen.begins + plan.memory_settles_seconds
     before = seen.memory.between(seen.begins, settled)
     after = seen.memory.between(settled, math.inf)
-    level, most = (before or [0])[-1], max(after, default=0)
+    # Peak against peak: in between it goes up and down by a tenth, with the batches and what the heap gives back.
+    level, most = max(before, default=0), max(after, default=0)
     allowed = plan.memory_growth * level + plan.memory_allowance_bytes
     outcome.check(
-        f"resident memory after the first {plan.memory_settles_seconds:g} s",
+        f"most resident memory after the first {plan.memory_settles_seconds:g} s, and in them",
         bool(level) and most - level <= allowed,
-        f"{(most - level) / MEBIBYTE:+.0f} MiB, {level / MEBIBYTE:.0f} then, {most / MEBIBYTE:.0f} at most",
+        f"{(most - level) / MEBIBYTE:+.0f} MiB, {level / MEBIBYTE:.0f} at most in them, {most / MEBIBYTE:.0f} after",
         f"+{plan.memory_growth:.0%} and {plan.memory_allowance_bytes / MEBIBYTE:.0f} MiB",
     )
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 
 import service.assembly
@@ -36,3 +37,23 @@ def test_two_apps_with_settings_of_their_own_live_in_one_process(tiny_directory:
         call = {"tokens": [1, 2, 3, 4]}
         assert narrow.post("/forward", json=call).status_code == 413
         assert wide.post("/forward", json=call).status_code == 200
+
+
+def test_neither_a_call_nor_a_probe_takes_a_thread_of_the_framework(
+    tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hops: list[object] = []
+
+    async def noting(work: object, *_: object, **__: object) -> None:
+        hops.append(work)
+        raise AssertionError(f"{work} runs in a thread")
+
+    with ready(create_app(Settings(), lambda _: load_model(tiny_directory, name="tiny"))) as client:
+        monkeypatch.setattr(anyio.to_thread, "run_sync", noting)
+        call = {"tokens": [1, 2, 3]}
+        assert client.post("/forward", json=call).status_code == 200
+        assert client.post("/forward", json=call | {"nonsense": 1}).status_code == 422
+        assert client.post("/v2/models/tiny/infer", json={"inputs": []}).status_code in (400, 422)
+        for path in ("/livez", "/readyz", "/startedz", "/v2/health/live", "/v2/health/ready", "/v2/models/tiny/ready"):
+            assert client.get(path).status_code == 200
+    assert not hops
