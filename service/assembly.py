@@ -55,7 +55,6 @@ async def assemble(
             rows_per_second=speed,
             device_bytes=available_bytes(settings.device),
             host_bytes=available_bytes("cpu"),
-            keyed=settings.api_keys_file is not None,
         )
         if loaded.stack.device.type != "cuda":
             return speed, limits

@@ -7,10 +7,9 @@ from model.cost import operations_of_pair, products_of_row
 from service.fair_queue import Budget
 from service.settings import MEBIBYTE, Settings
 
-BATCH_SECONDS = 2.0  # that a full batch should take at most: so long a newcomer waits for the one that runs
-KEYED_BATCH_SECONDS = 0.5  # the same where strangers share the model by their keys
+BATCH_SECONDS = 0.5  # that a full batch should take at most: so long a newcomer waits for the one that runs
 QUEUE_SECONDS = 30.0  # of work that may wait
-FEWEST_ROWS, MOST_ROWS = 512, 65_536  # of a batch: below, products are slow; above, nothing is gained
+FEWEST_ROWS, MOST_ROWS = 256, 65_536  # of a batch: below, products are slow; above, nothing is gained
 _PART_OF_MEMORY = 8  # of what is free, one such part for a batch's own numbers and one for its results
 
 
@@ -42,18 +41,16 @@ def limits_in_force(
     rows_per_second: float,
     device_bytes: int,
     host_bytes: int,
-    keyed: bool = False,
 ) -> Limits:
     """The limits that are set, and for the others what follows from speed and free memory.
 
     `rows_per_second` is the speed of the whole stack, `device_bytes` and `host_bytes` the memory that is free on the
-    device and in the machine; `keyed` says that API keys share the service.
+    device and in the machine.
     """
     tokens = settings.max_batch_tokens
     if tokens is None:
         fit = device_bytes // _PART_OF_MEMORY // bytes_of_row(config, settings.dtype)
-        seconds = KEYED_BATCH_SECONDS if keyed else BATCH_SECONDS
-        tokens = max(1, min(_between(FEWEST_ROWS, int(rows_per_second * seconds), MOST_ROWS), fit))
+        tokens = max(1, min(_between(FEWEST_ROWS, int(rows_per_second * BATCH_SECONDS), MOST_ROWS), fit))
     attention = settings.max_batch_attention
     if attention is None:
         # attention at most as much work as the products of a full batch; a sequence of that length itself fits
