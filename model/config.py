@@ -1,25 +1,16 @@
 """What a stack is made of, in our own terms, whatever family its checkpoint is of."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from model.activations import ACTIVATIONS
 from model.errors import CheckpointError
 from model.mask import Mask
 
 Arrangement = Literal["pre_norm", "post_norm", "parallel"]
 """How norms, attention and feed-forward network stand in a layer; each has a file of its own."""
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "silu": F.silu,
-}
 
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,

@@ -6,7 +6,8 @@ Names end in their dimensions: T rows of the packed matrix, D model width, S row
 import torch
 from torch import Tensor, nn
 
-from model.config import ACTIVATIONS, StackConfig
+from model.activations import ACTIVATIONS
+from model.config import StackConfig
 from model.linear import Linear
 
 BLOCK_ROWS = 512  # whose inner numbers stay in the processor's cache between the two products

@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from model.config import ACTIVATIONS, StackConfig
+from model.activations import ACTIVATIONS
+from model.config import StackConfig
 from model.linear import Linear
 from model.norms import norm
 

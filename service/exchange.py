@@ -34,13 +34,18 @@ class Exchange:
         deliver: Callable[[str, int, HostTensor], None] | None = None,
         share: str = "",
     ) -> None:
-        self._deadline, self._seconds = arrived + seconds, seconds
-        now = time.monotonic()  # a body that took its time to arrive has not waited for the model
+        loop, now = asyncio.get_running_loop(), time.monotonic()
         mailbox = batcher.mailbox()
-        self.tickets = [Ticket(rows, cost, now, self._deadline, deliver, share, mailbox) for rows, cost in sequences]
+        # since now: a body that took its time to arrive has not waited for the model
+        self.tickets = [Ticket(rows, cost, now, arrived + seconds, deliver, share, mailbox) for rows, cost in sequences]
+        self._unfinished = len(self.tickets)
+        self._outcome: asyncio.Future[list[Ran]] = loop.create_future()
+        self._outcome.add_done_callback(_noted)
         self._leaving = asyncio.ensure_future(left)
-        self._done = asyncio.gather(*(ticket.done for ticket in self.tickets))
-        self._done.add_done_callback(_noted)
+        self._leaving.add_done_callback(self._left)
+        self._deadline = loop.call_later(arrived + seconds - now, self._too_late, seconds)
+        for ticket in self.tickets:
+            ticket.done.add_done_callback(self._ended)
         try:
             batcher.submit(self.tickets)
         except BaseException:
@@ -53,7 +58,7 @@ class Exchange:
 
     async def ran(self) -> list[Ran]:
         """Wait until all sequences have run."""
-        return await self.wait_for(self._done)
+        return await self._outcome
 
     def has_left(self) -> bool:
         """Whether the caller is gone."""
@@ -61,40 +66,49 @@ class Exchange:
 
     async def settled(self) -> list[Ran]:
         """Wait for the runs to end though the caller may have left: for when all results have come already."""
-        return await self._done
+        return await asyncio.gather(*(ticket.done for ticket in self.tickets))
 
     async def wait_for(self, awaitable: Awaitable[T]) -> T:
         """Wait for something that comes while the sequences run."""
         future = asyncio.ensure_future(awaitable)
         future.add_done_callback(_noted)
         try:
-            while not future.done():
-                waiting: list[asyncio.Future[Any]] = [future, self._leaving]
-                if not self._done.done():
-                    waiting.append(self._done)
-                elif (error := self._done.exception()) is not None:
-                    raise error  # what is waited for does not come any more
-                seconds = self._deadline - time.monotonic()
-                done, _ = await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                if future.done():
-                    break
-                if self._leaving.done():
-                    raise CallerLeft("the caller left before its answer was there")
-                if not done:
-                    raise DeadlinePassed(
-                        f"the deadline of {self._seconds:g} seconds passed while the request was waiting or running"
-                    )
-            return future.result()
+            await asyncio.wait((future, self._outcome), return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                self._outcome.result()  # what is waited for does not come any more, unless all has run
+            return await future
         finally:
-            if future is not self._done:
-                future.cancel()
+            future.cancel()
 
     def close(self) -> None:
         """Let go of everything."""
         for ticket in self.tickets:
             ticket.abandoned = True
-        self._done.cancel()
+        self._outcome.cancel()
+        self._deadline.cancel()
         self._leaving.cancel()
+
+    # --- what ends the waiting
+
+    def _ended(self, done: "asyncio.Future[Ran]") -> None:
+        _noted(done)
+        self._unfinished -= 1
+        if done.cancelled() or self._outcome.done():
+            return
+        if (error := done.exception()) is not None:
+            self._outcome.set_exception(error)
+        elif not self._unfinished:
+            self._outcome.set_result([ticket.done.result() for ticket in self.tickets])
+
+    def _left(self, leaving: "asyncio.Future[None]") -> None:
+        if not (leaving.cancelled() or self._outcome.done()):
+            self._outcome.set_exception(CallerLeft("the caller left before its answer was there"))
+
+    def _too_late(self, seconds: float) -> None:
+        if not self._outcome.done():
+            self._outcome.set_exception(
+                DeadlinePassed(f"the deadline of {seconds:g} seconds passed while the request was waiting or running")
+            )
 
 
 def _noted(future: "asyncio.Future[Any]") -> None:

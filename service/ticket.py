@@ -40,10 +40,10 @@ class Ran:
 class Ticket:
     """A sequence, its deadline, and what becomes of it.
 
-    The model thread fills it as the Sink of its sequence and settles it once; the event loop waits on `begun` and
-    `done` and may abandon it at any time, after which nobody computes for it if that can be helped. Results are kept
-    in `results`, unless a `deliver` is given: then each goes there at once, in the event loop, and is not kept;
-    maps go in parts. It gets the name, the number of bytes before the part, and the part.
+    The model thread fills it as the Sink of its sequence and settles it once; the event loop waits on `done`, and where
+    results are delivered on `begun`, and may abandon it at any time, after which nobody computes for it if that can be
+    helped. Results are kept in `results`, unless a `deliver` is given: then each goes there at once, in the event loop,
+    and is not kept; maps go in parts. It gets the name, the number of bytes before the part, and the part.
 
     `share` is the API key whose share of the model it uses. `turn` and `passed` belong to the queue. All that happens
     in the loop goes through the `mailbox`, which tickets may share.
@@ -83,7 +83,8 @@ class Ticket:
     def begin(self, began: Began) -> None:
         """Learn that a run starts, and forget what an earlier one of the same batch left."""
         self.forget()
-        self._in_loop(self._resolve, self.begun, began)
+        if self.takes_parts:
+            self._in_loop(self._resolve, self.begun, began)
 
     def forget(self) -> None:
         """Let go of what a run left."""
@@ -121,8 +122,7 @@ class Ticket:
 
     def refuse(self, error: ServiceError) -> None:
         """Give the waiting call an error."""
-        for future in (self.begun, self.done):
-            self._in_loop(self._resolve, future, error)
+        self._in_loop(self._resolve, self.done, error)
 
     def _in_loop(self, call: Callable[..., None], *arguments: object) -> None:
         try:

@@ -14,6 +14,7 @@ from service.errors import NotAcceptable, Unprocessable
 from service.forwarding import run_streamed, run_whole
 from service.openapi import FORWARD
 from service.parts import Parts, PartsDep
+from service.routes.arriving import arrived_call, is_small
 from service.routes.encoding import encoded, is_quick
 from service.routes.leaving import until_disconnected
 from service.wire.answer import Answer
@@ -59,7 +60,14 @@ async def forward(
     if answer_format is None:
         outcome = await parts.off_loop(lambda: _dry_run(decoded, accept, parts))
         return Response(outcome, media_type=CONTENT_TYPES["json"])
-    admitted = await parts.off_loop(lambda: admit(decoded(), answer_format, parts.model, parts.settings), arrived)
+    admitted = await arrived_call(
+        decoded,
+        lambda call: call,
+        lambda call: admit(call, answer_format, parts.model, parts.settings),
+        parts,
+        small=body_format != "npy" and is_small(body, coding),
+        arrived=arrived,
+    )
     place.take(admitted.rows, admitted.held_bytes)
     media_type = CONTENT_TYPES[answer_format]
     run = {"share": place.caller.share, "arrived": arrived, "left": until_disconnected(request), "log": log}

@@ -1,0 +1,54 @@
+"""Bodies are read in a thread, but for those that take less time than the way there; and so is what they ask for."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from model.points import is_pattern
+from service.parts import Parts
+from service.wire.body import Body
+from service.wire.call import ForwardCall
+from service.wire.coding import Coding
+
+T = TypeVar("T")
+Asked = TypeVar("Asked")
+
+QUICK_BODY_BYTES = 1 << 12  # of which each step takes a fraction of a millisecond, whatever they are
+QUICK_TEXT_BYTES = 1 << 9
+QUICK_RESULTS = 16
+
+
+def is_small(body: Body, coding: Coding | None) -> bool:
+    """Whether a body is read so fast that the event loop can do it."""
+    return coding is None and len(body) <= QUICK_BODY_BYTES
+
+
+def is_simple(call: ForwardCall) -> bool:
+    """Whether a call out of a small body is checked as fast."""
+    outputs = call.outputs or []
+    texts = sum(len(one.value) for one in call.inputs if isinstance(one.value, str))
+    return (
+        len(call.inputs) * max(1, len(outputs)) <= QUICK_RESULTS
+        and texts <= QUICK_TEXT_BYTES
+        and not any(is_pattern(output.name) for output in outputs)
+    )
+
+
+async def arrived_call(
+    read: Callable[[], Asked],
+    call_of: Callable[[Asked], ForwardCall],
+    admit: Callable[[Asked], T],
+    parts: Parts,
+    *,
+    small: bool,
+    arrived: float,
+) -> T:
+    """What `admit` makes of what `read` reads, outside the event loop unless it is quick.
+
+    Raises what they raise, and DeadlinePassed where a thread comes too late for a request that `arrived` then.
+    """
+    if not small:
+        return await parts.off_loop(lambda: admit(read()), arrived)
+    asked = read()
+    if is_simple(call_of(asked)):
+        return admit(asked)
+    return await parts.off_loop(lambda: admit(asked), arrived)
