@@ -10,7 +10,6 @@ import fcntl
 import logging
 import sys
 import termios
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import HeadTooLarge, Malformed, ServiceError, TooSlow
+from service.ids import new_id
 from service.problem import refusal, status_of
 from service.settings import Settings
 
@@ -171,7 +171,7 @@ class Connection(HttpToolsProtocol):
         self._answer(error)
 
     def _answer(self, error: ServiceError) -> None:
-        request_id = uuid.uuid4().hex
+        request_id = new_id()
         path = (getattr(self, "url", None) or b"").decode("latin-1").partition("?")[0]
         response = refusal(error, path)
         response.headers["x-request-id"] = request_id

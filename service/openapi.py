@@ -162,12 +162,19 @@ FORWARD: dict[str, Any] = {
         },
         "parameters": [
             {
+                "name": "dry_run",
+                "in": "query",
+                "required": False,
+                "description": "run nothing, and say what the call would cost",
+                "schema": {"type": "boolean", "default": False},
+            },
+            {
                 "name": "request",
                 "in": "query",
                 "required": False,
                 "description": "with an npy body: the other fields, as JSON",
                 "schema": {"type": "string"},
-            }
+            },
         ],
     },
 }

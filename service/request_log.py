@@ -4,12 +4,12 @@ import asyncio
 import logging
 import re
 import time
-import uuid
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Draining, ModelFailed
+from service.ids import new_id
 from service.metrics import Metrics
 from service.problem import refusal
 from service.tracing import Tracing, trace_id_of
@@ -95,4 +95,4 @@ def _request_id(scope: Scope) -> str:
             given: str = value.decode("latin-1")
             if _ACCEPTABLE_ID.fullmatch(given):
                 return given
-    return uuid.uuid4().hex
+    return new_id()
