@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test lint format bench bench-quick bench-long bench-dtypes bench-wire fuzz load soak clean
+.PHONY: help install run test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -55,6 +55,9 @@ bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 cos
 bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the event loop
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.loop_waits
+
+bench-gpu: $(STAMP) ## on a GPU: all points against float64, and speed beside the card's own limit, in a few minutes
+	$(BIN)/python -m bench.gpu
 
 fuzz: $(STAMP) ## 50,000 mutated bodies against a server: no fault, none slow, no memory lost
 	$(BIN)/python -m bench.fuzz

@@ -13,6 +13,7 @@ from model.keep import LayerKeep
 from model.linear import Linear
 from model.mask import Mask
 from model.packing import Packing
+from model.together import attend_together
 
 WINDOW_ROWS = 256  # query rows of one block, where a window hides keys
 
@@ -51,8 +52,9 @@ class Attention(nn.Module):
 def attend(q_TAK: Tensor, k_TBK: Tensor, v_TBV: Tensor, packing: Packing, scale: float, mask: Mask) -> Tensor:
     """softmax(mask(QK^T * scale)) V of each sequence by itself, [T, A, V], by a fused kernel.
 
-    One kernel call a sequence: no row of another sequence is ever an operand, so that not even a NaN crosses. What can
-    be done for all of them at once is: each call into torch may wait for the interpreter, which other threads want too.
+    No row of another sequence is ever an operand, so that not even a NaN crosses: on the CPU there is one kernel call
+    a sequence, on other devices one for all where there is such a kernel. What else can be done for all of them at once
+    is: each call into torch may wait for the interpreter, which other threads want too.
     """
     d_k, d_v = q_TAK.shape[-1], v_TBV.shape[-1]
     # The fused kernels want one width for all three, and fall back to an N x N matrix otherwise. Columns of
@@ -61,6 +63,10 @@ def attend(q_TAK: Tensor, k_TBK: Tensor, v_TBV: Tensor, packing: Packing, scale:
         q_TAK, k_TBK = F.pad(q_TAK, (0, d_v - d_k)), F.pad(k_TBK, (0, d_v - d_k))
     elif d_v < d_k:
         v_TBV = F.pad(v_TBV, (0, d_k - d_v))
+    if q_TAK.device.type == "cuda":
+        z_TAV = attend_together(q_TAK, k_TBK, v_TBV, packing, scale, mask)
+        if z_TAV is not None:
+            return z_TAV[..., :d_v]
     sizes = [*packing.lengths, packing.filler]
     q, k, v = (x.transpose(0, 1)[None].split_with_sizes(sizes, dim=2)[:-1] for x in (q_TAK, k_TBK, v_TBV))
     heads_1ANV = [_attend_one(*of_one, scale=scale, mask=mask) for of_one in zip(q, k, v, strict=True)]

@@ -5,6 +5,8 @@ that can be asked for, and gets the matrix back untouched. What was asked for is
 to the sequence's `Sink` at once, layer by layer.
 """
 
+import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -18,6 +20,7 @@ from model.mask import Mask
 from model.packing import Packing
 from model.points import HEAD_KINDS, layer_kinds
 from model.selection import Wanted, result_names, select_heads, select_rows
+from model.transfer import Transfer, has_bounds
 
 
 class Sink(Protocol):
@@ -38,9 +41,13 @@ class Sink(Protocol):
 class Keep:
     """All that is wanted of a batch, found by layer and kind."""
 
-    def __init__(self, wanted: list[tuple[Wanted, ...]], sinks: list[Sink]) -> None:
-        """`wanted` and `sinks` have one entry for each sequence of the batch."""
+    def __init__(self, wanted: list[tuple[Wanted, ...]], sinks: list[Sink], *, later: bool = False) -> None:
+        """`wanted` and `sinks` have one entry for each sequence of the batch.
+
+        `later`: results gather in `transfer`, on the device, but for those of sinks that take parts.
+        """
         self.sinks = sinks
+        self.transfer = Transfer(self._take) if later else None
         self._plan: dict[tuple[int | None, str], list[tuple[int, Wanted]]] = {}
         for member, of_one in enumerate(wanted):
             for want in of_one:
@@ -56,8 +63,10 @@ class Keep:
         return self._plan.get((layer, kind), [])
 
     def hand_over(self, member: int, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
-        """Give results to the member's sink, or fail it where a value is not finite."""
-        if self._check(member, wanted, *tensors):
+        """Give results to the member's sink, or fail it where a value is not finite; or let them gather."""
+        if self.transfer is not None and not self.sinks[member].takes_parts:
+            self.transfer.add(member, wanted, tensors)
+        elif self._check(member, wanted, *tensors):
             self.sinks[member].put(wanted, tensors)
 
     def hand_over_parts(self, member: int, wanted: Wanted, parts: Iterable[Tensor]) -> None:
@@ -69,8 +78,21 @@ class Keep:
             self.sinks[member].put_part(wanted, at, part.contiguous())
             at += part.numel()
 
+    def _take(
+        self, member: int, wanted: Wanted, tensors: tuple[Tensor, ...], bounds: list[tuple[float, float]]
+    ) -> None:
+        """Take what the transfer has brought."""
+        if self._check_bounds(member, wanted, bounds):
+            self.sinks[member].put(wanted, tensors)
+
     def _check(self, member: int, wanted: Wanted, *tensors: Tensor) -> bool:
-        proper = all(_proper(wanted, tensor) for tensor in tensors)
+        bounds = [(low.item(), high.item()) for low, high in (x.aminmax() for x in tensors if has_bounds(x))]
+        return self._check_bounds(member, wanted, bounds)
+
+    def _check_bounds(self, member: int, wanted: Wanted, bounds: list[tuple[float, float]]) -> bool:
+        """Whether all values are finite; -inf is proper in scores, where it stands for a masked entry."""
+        least = -math.inf if wanted.point.kind == "attn_scores" else -sys.float_info.max
+        proper = all(least <= low and high < math.inf for low, high in bounds)  # NaN compares false
         if not proper:
             self.sinks[member].fail(NonFiniteResult(wanted.point.name, wanted.dtype))
         return proper
@@ -126,12 +148,3 @@ def names_as_made(wanted: Sequence[tuple[Wanted, ...]], config: StackConfig) -> 
             turn = (i, member) if want.point.kind == "logits" else (member, i)
             made.append((layer, kinds[want.point.kind], *turn, result_names(want)))
     return [name for *_, names in sorted(made) for name in names]
-
-
-def _proper(wanted: Wanted, x: Tensor) -> bool:
-    """Whether every value is finite; -inf is proper in scores, where it stands for a masked entry."""
-    if not x.is_floating_point() or x.numel() == 0:
-        return True
-    low, high = (bound.item() for bound in x.aminmax())  # passes NaN on, and needs no memory
-    infinity = float("inf")
-    return high < infinity and (low > -infinity or wanted.point.kind == "attn_scores")

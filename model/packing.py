@@ -1,7 +1,11 @@
 """Where each sequence stands in the packed matrix X."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+import torch
+from torch import Tensor
 
 from model.rotary import Rotation
 
@@ -30,6 +34,7 @@ class Packing:
     lengths: tuple[int, ...]
     rotation: Rotation | None = None
     filler: int = 0
+    _offsets: list[Tensor] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def rows(self) -> int:
@@ -42,3 +47,10 @@ class Packing:
         for member, length in zip(self.members, self.lengths, strict=True):
             yield member, slice(first, first + length)
             first += length
+
+    def offsets(self, device: torch.device) -> Tensor:
+        """Where each sequence begins, and where the last one ends: int32, one more than there are sequences."""
+        if not self._offsets:  # once for all layers
+            places = list(accumulate(self.lengths, initial=0))
+            self._offsets.append(torch.tensor(places, dtype=torch.int32, device=device))
+        return self._offsets[0]

@@ -29,13 +29,33 @@ def always() -> bool:
     return True
 
 
-@torch.inference_mode()
 def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink], is_wanted: Callable[[], bool] = always) -> None:
-    """Run the sequences together; what each wants goes to its sink (same order) as soon as it is there.
+    """Run the sequences together; what each wants goes to its sink (same order).
 
     `is_wanted` is asked before each layer; when it says no the run ends with NobodyWaits.
     """
-    keep = Keep([sequence.wanted for sequence in sequences], sinks)
+    finish = begin(stack, sequences, sinks, is_wanted)
+    if finish is not None:
+        finish()
+
+
+@torch.inference_mode()
+def begin(
+    stack: Stack,
+    sequences: ListOf[Sequence],
+    sinks: list[Sink],
+    is_wanted: Callable[[], bool] = always,
+    *,
+    later: bool | None = None,
+) -> Callable[[], None] | None:
+    """Run the sequences, and leave what they want where it was computed, on its way to main memory.
+
+    What is returned is to be called, before the sinks are looked at: it waits for the device, and fills them. Another
+    run may begin before. None: all is there already, as always where the device is the CPU, unless `later` is asked
+    for; then each result went to its sink as soon as it was made.
+    """
+    later = stack.device.type != "cpu" if later is None else later
+    keep = Keep([sequence.wanted for sequence in sequences], sinks, later=later)
     positions = [_positions(stack, sequence) for sequence in sequences]
     entering = _enter(stack, sequences, positions)
     n_layers = stack.config.n_layers
@@ -61,6 +81,10 @@ def run(stack: Stack, sequences: ListOf[Sequence], sinks: list[Sink], is_wanted:
             x_TD = stack.layers[depth](x_TD, packing, keep.at(depth, packing))
     if members:
         _finish(stack, x_TD, packing, keep)
+    if keep.transfer is None:
+        return None
+    keep.transfer.begin()
+    return keep.transfer.finish
 
 
 def _enter(stack: Stack, sequences: ListOf[Sequence], positions: list[Tensor]) -> dict[int, Tensor]:

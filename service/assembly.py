@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 
 import torch
 
 from model.checkpoint.load import LoadedModel
-from model.run import run
+from model.run import begin
 from service.admission import Admission, Bounds
 from service.batcher import Batcher
 from service.fair_queue import Budget
@@ -40,12 +41,24 @@ async def assemble(
     def run_rows(rows: int) -> None:
         life.report(f"a first pass of {rows} rows")
         sequence = rows_of_nobody(loaded.config, rows)
-        run(loaded.stack, [sequence], [Nobody()])
+        finish = begin(loaded.stack, [sequence], [Nobody()])
+        if finish is not None:
+            finish()
 
-    def run_batch(tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> None:
+    def run_batch(tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> Callable[[], None] | None:
         sequences = [ticket.sequence for ticket in tickets]
-        with metrics.batch(sequences):
-            run(loaded.stack, sequences, list(tickets), is_wanted)
+        with ExitStack() as measuring:
+            measuring.enter_context(metrics.batch(sequences))
+            finish = begin(loaded.stack, sequences, list(tickets), is_wanted)
+            if finish is None:
+                return None
+            until_finished = measuring.pop_all()
+
+        def finish_and_measure() -> None:
+            with until_finished:
+                finish()
+
+        return finish_and_measure
 
     def first_passes() -> tuple[float, Limits]:
         speed = speed_of(run_rows, settings.max_batch_tokens)

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from model.errors import NobodyWaits
@@ -23,17 +24,30 @@ log = logging.getLogger("headwater.batcher")
 
 IDLE_BEAT_SECONDS = 1.0
 
-RunBatch = Callable[[Sequence[Ticket], Callable[[], bool]], None]
+RunBatch = Callable[[Sequence[Ticket], Callable[[], bool]], Callable[[], None] | None]
 """Run the tickets' sequences together and put each one's results on its ticket; may raise.
 
-The second argument is to be asked between layers whether to go on; where it says no, NobodyWaits is raised.
+The second argument is to be asked between layers whether to go on; where it says no, NobodyWaits is raised. Where a
+device goes on by itself, what is returned waits for it and puts the results; it may raise too. None: all is done.
 """
 
 Failure = Literal["left", "out of memory", "failed"]
 
 
+@dataclass
+class _Begun:
+    """A batch that runs, on a device that does so by itself where there is a `finish`."""
+
+    batch: list[Ticket]
+    began: Began
+    finish: Callable[[], None] | None = None
+
+
 class Batcher:
     """The queue and the model thread. `submit` is for the event loop, everything else happens in the thread.
+
+    Where the device runs by itself, the next batch is begun before the results of the last one are waited for: they are
+    copied out while it computes. If nobody waits, they are waited for at once.
 
     `first` is called in the thread before any batch, `on_death` where it ends without having been closed.
     """
@@ -49,6 +63,7 @@ class Batcher:
         self.budget = budget
         self._run_batch, self._first, self._on_death = run_batch, first, on_death
         self._queue = FairQueue()
+        self._begun: _Begun | None = None
         self._running_rows = 0
         self._mailbox: Mailbox | None = None
         self._changed = threading.Condition()
@@ -87,8 +102,9 @@ class Batcher:
 
     @property
     def running_tokens(self) -> int:
-        """Rows of the batch that runs."""
-        return self._running_rows
+        """Rows of the batches that run."""
+        begun = self._begun
+        return self._running_rows + (0 if begun is None else begun.began.batch_tokens)
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
         """Let tickets wait for their runs, in this order. Raises Draining once the batcher is closed."""
@@ -122,11 +138,13 @@ class Batcher:
         try:
             if self._first is not None:
                 self._first()
-            while (batch := self._take()) or not self._closed:
+            while (batch := self._take()) or self._begun or not self._closed:
                 if batch:
                     self._run(batch, time.monotonic())
                     batch = []
                     self._heap.give_back()
+                elif self._begun:
+                    self._finish_begun()
                 else:
                     self._collector.collect()
             died = False
@@ -135,16 +153,19 @@ class Batcher:
         finally:
             with self._changed:
                 self._closed = True
-                left = [*batch, *self._queue.clear()]
+                left = [*batch, *(self._begun.batch if self._begun else []), *self._queue.clear()]
             for ticket in left:
                 ticket.refuse(ModelFailed("the model thread died") if died else _going_down())
             if died and self._on_death is not None:
                 self._on_death()
 
     def _take(self) -> list[Ticket]:
-        """The next batch, as soon as there is one; empty where nobody came for a moment, or at the end."""
+        """The next batch, as soon as there is one; empty where nobody came for a moment, or at the end.
+
+        Empty at once where nobody waits but those whose batch has begun.
+        """
         with self._changed:
-            if not (self._queue or self._closed):
+            if not (self._queue or self._closed or self._begun):
                 self._changed.wait(IDLE_BEAT_SECONDS)
             self._beat = time.monotonic()
             if self._closed or not self._queue:
@@ -162,11 +183,36 @@ class Batcher:
         began = Began(0.0, started, len(batch), sum(ticket.cost.rows for ticket in batch))
         for ticket in batch:
             ticket.begin(began.of(ticket.arrived))
-        failure = self._attempt(batch)
+        run = _Begun(batch, began)
+        failure = self._attempt(batch, lambda: self._begin(run))
+        self._finish_begun()
+        if failure is None and run.finish is not None:
+            self._begun = run
+        else:
+            self._conclude(run, failure)
+
+    def _begin(self, run: _Begun) -> None:
+        def is_wanted() -> bool:
+            self._beat = now = time.monotonic()
+            return any(ticket.is_wanted(now) for ticket in run.batch)
+
+        run.finish = self._run_batch(run.batch, is_wanted)
+
+    def _finish_begun(self) -> None:
+        """Wait for the device, if a batch runs there, and for what is run again because that one failed."""
+        while (run := self._begun) is not None:
+            assert run.finish is not None
+            self._begun = None
+            self._conclude(run, self._attempt(run.batch, run.finish))
+
+    def _conclude(self, run: _Begun, failure: Failure | None) -> None:
+        """Settle the tickets of a batch that ran, or run it again in halves."""
+        batch, started = run.batch, run.began.started
+        run.finish = None
         if failure is None:
             ended = time.monotonic()
             for ticket in batch:
-                ticket.settle(Ran(began.of(ticket.arrived), ended))
+                ticket.settle(Ran(run.began.of(ticket.arrived), ended))
             return
         # Nothing refers to the failed run any more, neither its results nor its frames: so its memory is free.
         for ticket in batch:
@@ -184,16 +230,11 @@ class Batcher:
         else:
             batch[0].refuse(ModelFailed("the model failed on this request"))
 
-    def _attempt(self, batch: list[Ticket]) -> Failure | None:
-        """Run a batch once; what went wrong, or None."""
-
-        def is_wanted() -> bool:
-            self._beat = now = time.monotonic()
-            return any(ticket.is_wanted(now) for ticket in batch)
-
+    def _attempt(self, batch: list[Ticket], work: Callable[[], None]) -> Failure | None:
+        """Begin or finish a batch; what went wrong, or None."""
         self._running_rows = sum(ticket.cost.rows for ticket in batch)
         try:
-            self._run_batch(batch, is_wanted)
+            work()
         except NobodyWaits:
             return "left"
         except Exception as error:
@@ -204,6 +245,7 @@ class Batcher:
             return "out of memory" if is_out_of_memory(error) else "failed"
         finally:
             self._running_rows = 0
+            self._beat = time.monotonic()
         return None
 
 

@@ -17,9 +17,10 @@ from service.cli import main
 FAILS, NO_MEMORY, HOLDS, DIES = 90, 91, 92, 93
 AT_LAYER = 2  # two layers have run, and have given what was asked of them
 SECONDS = 30.0
+LATER = "LATER" in os.environ or None  # results come as from a device that runs by itself
 HERE = Path(os.environ.get("FAULTS", "."))
 
-run = service.assembly.run
+begin = service.assembly.begin
 
 
 class Died(BaseException):
@@ -28,7 +29,7 @@ class Died(BaseException):
 
 def faulty_run(
     stack: Any, sequences: list[Any], sinks: list[Any], is_wanted: Callable[[], bool] = lambda: True
-) -> None:
+) -> Callable[[], None] | None:
     """A run that fails, or is held, as its sequences say."""
     first = {int(one.rows.flat[0]) for one in sequences if one.kind == "tokens"}
     layer = -1
@@ -49,7 +50,7 @@ def faulty_run(
                 raise Died
         return is_wanted()
 
-    run(stack, sequences, sinks, with_faults)
+    return begin(stack, sequences, sinks, with_faults, later=LATER)
 
 
 def hold() -> None:
@@ -63,5 +64,5 @@ def hold() -> None:
 
 
 if __name__ == "__main__":
-    service.assembly.run = faulty_run  # type: ignore[assignment]
+    service.assembly.begin = faulty_run  # type: ignore[assignment]
     sys.exit(main())

@@ -27,11 +27,11 @@ def ready(app: FastAPI, **options: Any) -> Iterator[TestClient]:
 
 def fail_on_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model fail on every batch that begins with tokens; the passes that warm it up take x."""
-    run = service.assembly.run
+    begin = service.assembly.begin
 
-    def failing(stack: Any, sequences: Any, *rest: Any) -> None:
+    def failing(stack: Any, sequences: Any, *rest: Any) -> Any:
         if sequences[0].kind == "tokens":
             raise RuntimeError("planted")
-        run(stack, sequences, *rest)
+        return begin(stack, sequences, *rest)
 
-    monkeypatch.setattr(service.assembly, "run", failing)
+    monkeypatch.setattr(service.assembly, "begin", failing)

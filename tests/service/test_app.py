@@ -15,13 +15,13 @@ from tests.service.in_process import ready
 def test_the_whole_stack_has_run_once_before_the_first_call(
     tiny_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, seen = service.assembly.run, []
+    begin, seen = service.assembly.begin, []
 
-    def noting(stack: object, sequences: list[object], *rest: object) -> None:
+    def noting(stack: object, sequences: list[object], *rest: object) -> object:
         seen.append([(one.start, one.stop) for one in sequences])  # type: ignore[attr-defined]
-        run(stack, sequences, *rest)  # type: ignore[arg-type]
+        return begin(stack, sequences, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(service.assembly, "run", noting)
+    monkeypatch.setattr(service.assembly, "begin", noting)
     with ready(create_app(Settings(), lambda _: load_model(tiny_directory, name="tiny"))) as client:
         assert seen
         assert all(passed == [(0, 3)] for passed in seen)

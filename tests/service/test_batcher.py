@@ -480,3 +480,77 @@ def test_what_waits_and_what_runs_can_be_read() -> None:
         assert (batcher.running_tokens, batcher.waiting_requests, batcher.waiting_tokens) == (0, 0, 0)
 
     with_batcher(model, test)
+
+
+class FakeDevice(FakeModel):
+    """Begins batches, each of which is finished when it is waited for; remembers what happened in which order."""
+
+    def __init__(self, *, failing_later: Sequence[int] = (), **options: Any) -> None:
+        super().__init__(**options)
+        self.failing_later = set(failing_later)
+        self.events: list[tuple[str, list[int]]] = []
+
+    def __call__(self, tickets: Sequence[Ticket], is_wanted: Callable[[], bool]) -> Callable[[], None]:
+        lengths = [one.sequence.length for one in tickets]
+        self.events.append(("begin", lengths))
+        super().__call__(tickets, is_wanted)
+
+        def finish() -> None:
+            self.events.append(("finish", lengths))
+            if self.failing_later & set(lengths):
+                raise self.error
+
+        return finish
+
+
+def test_a_device_that_runs_by_itself_begins_the_next_batch_before_the_last_is_waited_for() -> None:
+    device = FakeDevice(held=True)
+
+    async def test(batcher: Batcher) -> None:
+        tickets = [ticket(n) for n in (2, 3, 5)]
+        batcher.submit(tickets)
+        await entered(device)
+        device.free.set()
+        await asyncio.gather(*(one.done for one in tickets))
+        assert batcher.running_tokens == 0
+
+    with_batcher(device, test, tokens=3)
+    assert device.events == [
+        ("begin", [2]), ("begin", [3]), ("finish", [2]), ("begin", [5]), ("finish", [3]), ("finish", [5]),
+    ]  # fmt: skip
+
+
+def test_a_batch_that_fails_on_the_device_is_run_again_in_halves_after_what_runs_is_finished() -> None:
+    device = FakeDevice(held=True, failing_later=[7])
+
+    async def test(batcher: Batcher) -> None:
+        first = ticket(1)
+        batcher.submit([first])
+        await entered(device)
+        lengths = (2, 7, 4, 11)
+        tickets = [ticket(n) for n in lengths]
+        batcher.submit(tickets)
+        device.free.set()
+        results = await asyncio.gather(*(outcome(one) for one in tickets))
+        assert [isinstance(result, ModelFailed) for result in results] == [False, True, False, False]
+        assert isinstance(await outcome(first), Ran)
+
+    with_batcher(device, test, tokens=13)
+    finished = [lengths for what, lengths in device.events if what == "finish"]
+    assert finished.count([7]) == 1
+    begun = [lengths for what, lengths in device.events if what == "begin"]
+    assert sorted(begun) == sorted(finished), "each run that began was waited for"
+
+
+def test_a_batch_on_the_device_is_finished_when_the_batcher_is_closed() -> None:
+    device = FakeDevice(held=True)
+
+    async def test(batcher: Batcher) -> None:
+        one = ticket(2)
+        batcher.submit([one])
+        await entered(device)
+        batcher.close()
+        device.free.set()
+        assert isinstance(await outcome(one), Ran)
+
+    with_batcher(device, test)

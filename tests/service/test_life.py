@@ -36,7 +36,7 @@ SECONDS_AT_MOST = 20.0  # for what takes a moment on a quiet machine
 PRELUDE = """
 import os, pathlib, sys, time
 import service.assembly, service.cli
-run, load = service.assembly.run, service.cli._load
+begin, load = service.assembly.begin, service.cli._load
 
 def waits(what):
     print("planted:", what, file=sys.stderr, flush=True)
@@ -47,8 +47,8 @@ def before_tokens(act):
     def planted(stack, sequences, sinks, *rest):
         if sequences[0].kind == "tokens":
             act(sinks)
-        run(stack, sequences, sinks, *rest)
-    service.assembly.run = planted
+        return begin(stack, sequences, sinks, *rest)
+    service.assembly.begin = planted
 
 def before_loading(act):
     def planted(settings, report):

@@ -194,15 +194,15 @@ def test_a_batch_that_fails_is_counted_as_failed(tiny_model: LoadedModel, monkey
 def test_the_queue_gauges_are_read_from_the_queue_itself(
     tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, entered, gate = service.assembly.run, threading.Event(), threading.Event()
+    begin, entered, gate = service.assembly.begin, threading.Event(), threading.Event()
 
-    def held(stack: Any, sequences: Any, *rest: Any) -> None:
+    def held(stack: Any, sequences: Any, *rest: Any) -> Any:
         if sequences[0].kind == "tokens":
             entered.set()
             assert gate.wait(SECONDS)
-        run(stack, sequences, *rest)
+        return begin(stack, sequences, *rest)
 
-    monkeypatch.setattr(service.assembly, "run", held)
+    monkeypatch.setattr(service.assembly, "begin", held)
     with ready(create_app(Settings(), lambda _: tiny_model)) as client, ThreadPoolExecutor(3) as callers:
 
         def queue() -> tuple[float, float]:

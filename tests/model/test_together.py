@@ -1,0 +1,118 @@
+"""Attention of all sequences by one kernel call: what is asked of the kernels, which run on a GPU alone.
+
+In place of each kernel stands what its documentation says of it, in float64.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import model.together
+from model.attention import attend
+from model.mask import Mask
+from model.packing import Packing
+from model.together import attend_together, by_efficient, by_flash, is_right
+
+LENGTHS = (5, 1, 9, 30)
+MASKS = [Mask(causal=True), Mask(causal=False), Mask(causal=True, window=4)]
+
+
+def each_by_itself(q: Tensor, k: Tensor, v: Tensor, offsets: Tensor, scale: float, seen: Any) -> Tensor:
+    """softmax(QK^T * scale) V of the rows between two offsets; `seen` says of a distance i - j whether j is seen."""
+    assert offsets.dtype == torch.int32
+    assert all(x.is_contiguous() and x.shape[-1] % 8 == 0 for x in (q, k, v))
+    assert q.shape == k.shape == v.shape
+    z = torch.full_like(q, torch.nan)
+    for first, last in pairwise(offsets.tolist()):
+        n = torch.arange(last - first)
+        scores = torch.einsum("iak,jak->aij", q[first:last].double(), k[first:last].double()) * scale
+        scores = scores.masked_fill(~seen(n[:, None] - n), -torch.inf)
+        z[first:last] = torch.einsum("aij,jak->iak", scores.softmax(-1), v[first:last].double()).to(z.dtype)
+    return z
+
+
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int, *,
+    scale: float, window_size: tuple[int, int],
+) -> Tensor:  # fmt: skip
+    """torch.nn.attention.varlen.varlen_attn: (left, right) keys around a row's own are seen, -1 for all of them."""
+    assert q.dtype in (torch.float16, torch.bfloat16)
+    assert max_q == max_k == int(cu_q.diff().max())
+    left, right = (10**9 if size < 0 else size for size in window_size)
+    return each_by_itself(q, k, v, cu_q, scale, lambda distance: (distance <= left) & (distance >= -right))
+
+
+def efficient(
+    q: Tensor, k: Tensor, v: Tensor, bias: None, cu_q: Tensor, cu_k: Tensor, max_q: int, max_k: int,
+    dropout: float, mask_type: int, logsumexp: bool, *, scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """torch's memory-efficient forward: one batch of all rows; mask type 1 is causal, 0 is none."""
+    assert (bias, dropout, logsumexp) == (None, 0.0, False)
+    assert max_q == max_k == int(cu_q.diff().max())
+    seen = (lambda distance: distance >= 0) if mask_type else (lambda distance: distance == distance)
+    return each_by_itself(q[0], k[0], v[0], cu_q, scale, seen)[None], torch.empty(0)
+
+
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model.together, "varlen_attn", flash)
+    monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", efficient)
+    is_right.cache_clear()
+
+
+def heads(dtype: torch.dtype, width: int = 12) -> tuple[Tensor, Tensor, Tensor, Packing]:
+    torch.manual_seed(width)
+    q, k, v = (torch.randn(sum(LENGTHS), count, width).to(dtype) for count in (6, 2, 2))
+    return q, k, v, Packing(tuple(range(len(LENGTHS))), LENGTHS)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_each_sequence_has_its_attention_and_no_other(mask: Mask, dtype: torch.dtype) -> None:
+    q, k, v, packing = heads(dtype)
+    with torch.inference_mode():
+        expected = attend(q.float(), k.float(), v.float(), packing, 0.3, mask)
+        found = attend_together(q, k, v, packing, 0.3, mask)
+    if dtype == torch.float32 and mask.window is not None:
+        assert found is None, "the kernel for float32 knows no window"
+        return
+    assert found is not None
+    assert (found.float() - expected).abs().max() < 16 * torch.finfo(dtype).eps
+
+
+def test_heads_too_wide_for_the_flash_kernel_go_to_the_other() -> None:
+    q, k, v, packing = heads(torch.bfloat16, width=264)
+    found = attend_together(q, k, v, packing, 0.05, Mask(causal=True))
+    assert found is not None
+    assert found.shape == q.shape
+
+
+@pytest.mark.parametrize("kernel", [by_flash, by_efficient])
+def test_a_kernel_that_is_missing_or_wrong_is_not_used(
+    kernel: model.together.Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dtype = torch.bfloat16 if kernel is by_flash else torch.float32
+    q, k, v, packing = heads(dtype)
+
+    def missing(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no kernel for this card")
+
+    def mixing(q: Tensor, *_: Any, **__: Any) -> Any:
+        return q * torch.nan if kernel is by_flash else (q * torch.nan, None)
+
+    for planted, said in ((missing, "cannot be used"), (mixing, "is wrong")):
+        monkeypatch.setattr(model.together, "varlen_attn", planted)
+        monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", planted)
+        is_right.cache_clear()
+        assert attend_together(q, k, v, packing, 0.3, Mask(causal=True)) is None
+        assert said in caplog.text
+
+
+def test_the_places_of_sequences_are_made_once_for_all_layers() -> None:
+    packing = Packing((0, 1), (3, 4))
+    first = packing.offsets(torch.device("cpu"))
+    assert first.tolist() == [0, 3, 7]
+    assert packing.offsets(torch.device("cpu")) is first
