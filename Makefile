@@ -48,6 +48,7 @@ bench-quick: $(STAMP) ## the same in four minutes: us, one other server, the lim
 
 bench-long: $(STAMP) ## memory and time of one long x against its length
 	$(BIN)/python -m bench.long_inputs
+	$(BIN)/python -m bench.long_times
 
 bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 costs in accuracy
 	$(BIN)/python -m bench.dtypes
