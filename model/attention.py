@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from model.config import StackConfig
 from model.keep import LayerKeep
-from model.linear import Linear
+from model.linear import Linear, side_by_side
 from model.mask import Mask
 from model.packing import Packing
 from model.together import attend_together
@@ -33,13 +33,15 @@ class Attention(nn.Module):
         self.k = Linear(config.d_model, config.n_kv_heads * config.d_k, bias=config.qkv_bias)
         self.v = Linear(config.d_model, config.n_kv_heads * config.d_v, bias=config.qkv_bias)
         self.o = Linear(config.n_heads * config.d_v, config.d_model, bias=config.attention_out_bias)
+        self.heads = [config.n_heads, config.n_kv_heads]
+        self.qkv: Linear | None = None
+
+    def join(self) -> None:
+        """Make one product of the three, which are not to be used any more."""
+        self.qkv = side_by_side(self.q, self.k, self.v)
 
     def forward(self, x_TD: Tensor, packing: Packing, keep: LayerKeep) -> Tensor:
-        q_TAK = self.q(x_TD).unflatten(-1, (-1, self.d_k))
-        k_TBK = self.k(x_TD).unflatten(-1, (-1, self.d_k))
-        v_TBV = self.v(x_TD).unflatten(-1, (-1, self.d_v))
-        if packing.rotation is not None:
-            q_TAK, k_TBK = packing.rotation(q_TAK), packing.rotation(k_TBK)
+        q_TAK, k_TBK, v_TBV = self._project(x_TD, packing)
         keep.heads("q", q_TAK)
         keep.heads("k", k_TBK)
         keep.heads("v", v_TBV)
@@ -47,6 +49,18 @@ class Attention(nn.Module):
         z_TAV = attend(q_TAK, k_TBK, v_TBV, packing, self.scale, self.mask)
         keep.heads("z", z_TAV)
         return self.o(z_TAV.flatten(-2))  # type: ignore[no-any-return]
+
+    def _project(self, x_TD: Tensor, packing: Packing) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys, turned to their positions, and values: [T, A, K], [T, B, K], [T, B, V]."""
+        turned = packing.rotation or (lambda x: x)
+        if self.qkv is None:
+            q_TAK = turned(self.q(x_TD).unflatten(-1, (-1, self.d_k)))
+            k_TBK = turned(self.k(x_TD).unflatten(-1, (-1, self.d_k)))
+            return q_TAK, k_TBK, self.v(x_TD).unflatten(-1, (-1, self.d_v))
+        widths = [sum(self.heads) * self.d_k, self.heads[1] * self.d_v]
+        qk_T, v_T = self.qkv(x_TD).split_with_sizes(widths, dim=-1)
+        q_TAK, k_TBK = turned(qk_T.unflatten(-1, (-1, self.d_k))).split_with_sizes(self.heads, dim=1)
+        return q_TAK, k_TBK, v_T.unflatten(-1, (-1, self.d_v))
 
 
 def attend(q_TAK: Tensor, k_TBK: Tensor, v_TBV: Tensor, packing: Packing, scale: float, mask: Mask) -> Tensor:

@@ -46,6 +46,22 @@ class Linear(nn.Linear):
         return torch.ops.mkldnn._linear_pointwise(x_TI, self._packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
+def side_by_side(*parts: Linear) -> Linear:
+    """One product for several of the same inputs, [T, I] to [T, O1 + O2 + ...]; the parts give their weights up.
+
+    Every column is what it was, and few columns at a time are slow: the three of attention gain a tenth to a third.
+    """
+    with torch.device("meta"):
+        joined = Linear(parts[0].in_features, sum(part.out_features for part in parts), parts[0].bias is not None)
+    for name in ("weight", "bias"):
+        if getattr(joined, name) is not None:
+            whole = torch.cat([getattr(part, name).detach() for part in parts])
+            joined.register_parameter(name, nn.Parameter(whole, requires_grad=False))
+        for part in parts:
+            part.register_parameter(name, None)
+    return joined
+
+
 def can_pack() -> bool:
     """Whether this build of torch has what `pack` needs; it is not part of torch's public interface."""
     names = ("_reorder_linear_weight", "_linear_pointwise")

@@ -16,23 +16,21 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotation:
-    """Cosine and sine of the angle of every row and pair, each [T, 1, J]."""
+    """Cosine and sine of the angle of every row, each [T, 1, 2J]: of the pairs' first numbers, then of their second.
 
-    cos_T1J: Tensor
-    sin_T1J: Tensor
+    Of the first numbers the sine has its sign changed, so that x turns to x * cos + swapped(x) * sin.
+    """
+
+    cos_T1K: Tensor
+    sin_T1K: Tensor
 
     def __call__(self, x_TAK: Tensor) -> Tensor:
         """Turn every head of every row to its position; [T, A, K] in and out."""
-        pairs = self.cos_T1J.shape[-1]
-        first_TAJ, second_TAJ, rest = x_TAK[..., :pairs], x_TAK[..., pairs : 2 * pairs], x_TAK[..., 2 * pairs :]
-        return torch.cat(
-            (
-                first_TAJ * self.cos_T1J - second_TAJ * self.sin_T1J,
-                second_TAJ * self.cos_T1J + first_TAJ * self.sin_T1J,
-                rest,
-            ),
-            dim=-1,
-        )
+        width = self.cos_T1K.shape[-1]
+        first_TAJ, second_TAJ, rest = x_TAK.tensor_split([width // 2, width], dim=-1)
+        turned_TAK = torch.cat((second_TAJ, first_TAJ, rest), dim=-1)
+        turned_TAK[..., :width].mul_(self.sin_T1K).addcmul_(x_TAK[..., :width], self.cos_T1K)
+        return turned_TAK
 
 
 def rotation(positions_T: Tensor, width: int, theta: float, dtype: torch.dtype) -> Rotation:
@@ -40,4 +38,5 @@ def rotation(positions_T: Tensor, width: int, theta: float, dtype: torch.dtype) 
     pairs_J = torch.arange(0, width, 2, dtype=torch.float32, device=positions_T.device)
     frequencies_J = 1.0 / (theta ** (pairs_J / width))
     angles_TJ = positions_T.float()[:, None] * frequencies_J
-    return Rotation(angles_TJ.cos().to(dtype)[:, None], angles_TJ.sin().to(dtype)[:, None])
+    cos_TJ, sin_TJ = angles_TJ.cos().to(dtype), angles_TJ.sin().to(dtype)
+    return Rotation(torch.cat((cos_TJ, cos_TJ), -1)[:, None], torch.cat((-sin_TJ, sin_TJ), -1)[:, None])

@@ -6,7 +6,9 @@ Names end in their dimensions: T rows of the packed matrix, D model width, V voc
 import torch
 from torch import Tensor, nn
 
+from model.attention import Attention
 from model.config import Arrangement, StackConfig
+from model.feed_forward import FeedForward
 from model.head_transform import HeadTransform
 from model.layer import TransformerLayer
 from model.linear import Linear, can_pack
@@ -59,8 +61,11 @@ class Stack(nn.Module):
         The unembedding stays as it is: it is large, needed for few rows, and often one with the embeddings.
         """
         if self.dtype is torch.float32 and self.device.type == "cpu" and can_pack():
+            for module in list(self.layers.modules()):
+                if isinstance(module, Attention | FeedForward):
+                    module.join()
             for module in self.layers.modules():
-                if isinstance(module, Linear):
+                if isinstance(module, Linear) and module.weight is not None:
                     module.pack()
             self.is_packed = True
 

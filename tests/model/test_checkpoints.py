@@ -489,8 +489,9 @@ def share_in_file(stack: Stack, path: Path) -> float:
     return sum(size for size, inside in sizes if inside) / sum(size for size, _ in sizes)
 
 
-@pytest.mark.parametrize(("family", "least"), [("gpt2", 1.0), ("llama", 1.0), ("textbook", 0.5)])
+@pytest.mark.parametrize(("family", "least"), [("gpt2", 0.94), ("llama", 1.0), ("textbook", 0.5)])
 def test_weights_stay_in_the_mapped_file(originals: dict[str, Path], family: str, least: float) -> None:
+    """All but what is laid out anew; of gpt2 that is the biases of q, k and v too, which become one."""
     path = originals[family]
     assert share_in_file(load_model(path, name="m").stack, (path / WEIGHTS).resolve()) >= least
 

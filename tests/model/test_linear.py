@@ -10,7 +10,7 @@ from model.checkpoint.initialise import initialise
 from model.checkpoint.load import load_model
 from model.config import StackConfig
 from model.feed_forward import BLOCK_ROWS, FeedForward, GatedFeedForward
-from model.linear import Linear, can_pack
+from model.linear import Linear, can_pack, side_by_side
 
 SHAPES = [(30, 53), (53, 30), (257, 1031), (1031, 257), (576, 1536)]
 needs_packing = pytest.mark.skipif(not can_pack(), reason="this build of torch cannot pack weights")
@@ -60,10 +60,22 @@ def test_the_layers_of_a_loaded_model_hold_their_weights_once(tmp_path: Path) ->
                max_positions=61)  # fmt: skip
     loaded = load_model(directory, name="tiny")
     held = [module for module in loaded.stack.layers.modules() if isinstance(module, Linear)]
-    assert len(held) == 2 * 6
+    assert sum(module.is_packed for module in held) == 2 * 4, "q, k and v are one product"
     assert all(module.weight is None for module in held)
+    assert all(module.is_packed or module.bias is None for module in held)
     assert loaded.stack.unembedding is None or loaded.stack.unembedding.weight is not None
     assert loaded.parameters > 2 * (30 * 53 * 2)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_side_by_side_are_those_of_each_part(bias: bool) -> None:
+    parts = [linear(30, outputs, bias=bias) for outputs in (53, 7, 11)]
+    x = torch.randn(40, 30)
+    with torch.inference_mode():
+        expected = torch.cat([part(x) for part in parts], dim=1)
+        joined = side_by_side(*parts)
+        torch.testing.assert_close(joined(x), expected, rtol=1e-5, atol=1e-5)
+    assert all(part.weight is None and part.bias is None for part in parts), "held twice"
 
 
 @needs_packing
@@ -72,8 +84,10 @@ def test_a_long_input_goes_through_the_network_in_blocks_and_comes_out_the_same(
     kind: type[FeedForward], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = kind(CONFIG).requires_grad_(False)
+    network.join()
     for part in network.children():
-        part.pack()  # type: ignore[operator]
+        if part.weight is not None:
+            part.pack()  # type: ignore[operator]
     x = torch.from_numpy(np.random.default_rng(5).standard_normal((3 * BLOCK_ROWS + 7, 30)).astype(np.float32))
     with torch.inference_mode():
         blocks = network(x)
