@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.config import DTYPES
 from model.mask import Mask
-from model.selection import Wanted, largest, length_of, take
+from model.selection import Index, Wanted, largest, length_of, take
 
 BLOCK_BYTES = 32 << 20  # of one block of float32 scores
 _INF = float("inf")
@@ -58,9 +58,13 @@ def map_parts(q_NAK: Tensor, k_NBK: Tensor, scale: float, mask: Mask, wanted: Wa
         k_HKN, positions_C = take(k_HKN, wanted.keys, 2), take(positions_C, wanted.keys, 0)
     for group, block in _blocks(len(heads), len(rows_R), len(positions_C)):
         block_GSC = torch.matmul(q_HRK[group, block], k_HKN[group]).mul_(scale)
-        masked_SC = mask.hidden(rows_R[block], positions_C)
+        # up to its first row's own key every row of a block sees everything: as a rule that is nearly all of it
+        seen = 0
+        if wanted.top_k is None and mask.window is None and (probs or wanted.keys is None):
+            seen = _first_row(wanted.rows, block) + 1
+        masked_SC = mask.hidden(rows_R[block], positions_C[seen:])
         if masked_SC is not None:
-            block_GSC.masked_fill_(masked_SC, -_INF)
+            block_GSC[..., seen:].masked_fill_(masked_SC, -_INF)
         if probs:
             block_GSC = take(torch.softmax(block_GSC, dim=-1), wanted.keys, 2)
         if wanted.top_k is None:
@@ -81,6 +85,14 @@ def _blocks(heads: int, rows: int, columns: int) -> Iterator[tuple[slice, slice]
         for head in range(heads):
             for row in range(0, rows, fit):
                 yield slice(head, head + 1), slice(row, row + fit)
+
+
+def _first_row(rows: Index | None, block: slice) -> int:
+    """The first, in the sequence, of the chosen rows that stand in this block."""
+    if isinstance(rows, tuple):
+        return min(rows[block])
+    first: int = block.start
+    return first if rows is None else first + rows.start
 
 
 def _largest_unmasked(block_GSC: Tensor, masked_SC: Tensor | None, k: int, wanted: Wanted) -> tuple[Tensor, Tensor]:

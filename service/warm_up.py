@@ -20,7 +20,7 @@ from model.sequence import Sequence
 log = logging.getLogger("headwater.warm_up")
 
 SIZES = (16, 64, 256, 1024)  # rows of the passes that are timed
-SECONDS = 2.0  # after which no further one is begun, and more than the next one is expected to take
+SECONDS = 1.0  # after which no further one is begun, and more than the next one is expected to take
 
 RunRows = Callable[[int], None]
 """Run a pass of so many rows to its end; may raise torch.OutOfMemoryError."""

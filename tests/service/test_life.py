@@ -429,11 +429,11 @@ class FakeModel:
 
 
 def test_the_speed_is_that_of_the_largest_pass_that_there_is_time_for() -> None:
-    fast = FakeModel(1000.0)
-    assert speed_of(fast, None, fast.clock) == pytest.approx(1000.0)
+    fast = FakeModel(2000.0)
+    assert speed_of(fast, None, fast.clock) == pytest.approx(2000.0)
     assert fast.passes == [SIZES[0], *SIZES]
-    slow = FakeModel(40.0)
-    assert speed_of(slow, None, slow.clock) == pytest.approx(40.0)
+    slow = FakeModel(70.0)
+    assert speed_of(slow, None, slow.clock) == pytest.approx(70.0)
     assert slow.passes == [16, 16]
     assert slow.now < SECONDS
 
