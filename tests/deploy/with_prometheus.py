@@ -107,12 +107,11 @@ def values(prometheus: httpx.Client, query: str) -> list[float]:
 
 
 def test_the_target_is_up(prometheus: httpx.Client) -> None:
-    def target() -> dict[str, Any]:
-        (found,) = prometheus.get("/api/v1/targets").json()["data"]["activeTargets"]
-        return dict(found)
+    def targets() -> list[tuple[str, str]]:
+        found = prometheus.get("/api/v1/targets").json()["data"]["activeTargets"]
+        return [(one["health"], one["lastError"]) for one in found]
 
-    wait_until(lambda: target()["health"] == "up")
-    assert target()["lastError"] == ""
+    wait_until(lambda: targets() == [("up", "")])
 
 
 def test_the_gauges_come_back(prometheus: httpx.Client, server: Server) -> None:
