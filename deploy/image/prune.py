@@ -9,7 +9,12 @@ from pathlib import Path
 
 FOR_COMPILERS = {".a", ".h", ".hpp", ".cuh", ".pxd", ".pyx", ".cmake"}
 TESTS = "tests"  # the directory that many packages have at some depth
-FOR_BUILDS = ("setuptools", "setuptools-*.dist-info", "_distutils_hack", "distutils-precedence.pth")  # torch asks for it
+FOR_BUILDS = (
+    "setuptools",
+    "setuptools-*.dist-info",
+    "_distutils_hack",
+    "distutils-precedence.pth",
+)  # torch asks for it
 OF_TORCH = ("include", "share", "test")
 NEEDED_PROGRAM = "torch_shm_manager"  # torch looks for it when it is imported; the other programs are tests
 

@@ -58,7 +58,15 @@ class Container:
                 except httpx.TransportError:
                     pass
                 time.sleep(POLL_SECONDS)
-        raise AssertionError(f"not ready after {START_SECONDS:g} s:\n{self.logs()[-3000:]}")
+        raise AssertionError(f"it has not become ready, exit code {self.poll()}:\n{self.logs()[-3000:]}")
+
+    def wait_until_it_ended(self) -> int:
+        """Its exit code, as soon as it has one by itself."""
+        deadline = time.monotonic() + START_SECONDS
+        while (code := self.poll()) is None:
+            assert time.monotonic() < deadline, f"it still runs:\n{self.logs()[-3000:]}"
+            time.sleep(POLL_SECONDS)
+        return code
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command beside the service, in the same container as the same user."""

@@ -5,6 +5,7 @@ as a user that nobody knows, without capabilities, and with a memory limit.
 """
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -245,11 +246,21 @@ def test_sigterm_under_load_loses_nobody_who_was_admitted(strict: Container) -> 
 
 def test_without_a_model_it_ends_at_once_with_one_line_that_says_so(store: Store, image: str) -> None:
     with running(store, image, *STRICT) as container:
-        deadline = time.monotonic() + 60
-        while (code := container.poll()) is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert code == 2
+        assert container.wait_until_it_ended() == 2
         assert container.logs().splitlines()[-1] == "headwater: /model: there is no config.json in it"
+
+
+def test_with_a_model_that_it_may_not_read_it_ends_with_one_line_that_says_so(
+    store: Store, image: str, model: Path, tmp_path: Path
+) -> None:
+    private = tmp_path / "private"
+    shutil.copytree(model, private)
+    (private / "model.safetensors").chmod(0o600)
+    with running(store, image, *STRICT, "--volume", f"{private}:/model:ro") as container:
+        assert container.wait_until_it_ended() == 2
+        last = container.logs().splitlines()[-1]
+    assert last.startswith("headwater: /model/model.safetensors: ")
+    assert "Permission denied" in last
 
 
 def test_a_model_that_is_baked_in_is_served_without_any_network(
