@@ -17,7 +17,7 @@ from model.errors import CheckpointError
 
 @contextmanager
 def new_directory(destination: Path) -> Iterator[Path]:
-    """A directory to fill, which everybody may read and which takes its name when it is complete; never over another."""
+    """A directory to fill, for all to read, which takes its name when it is complete; never over one that is there."""
     if destination.exists():
         raise CheckpointError(f"{destination}: is there already")
     try:
