@@ -1,5 +1,6 @@
 """buildah and podman with a storage and settings of their own, of which nothing is left at the end."""
 
+import contextlib
 import json
 import os
 import resource
@@ -60,6 +61,9 @@ class Store:
         self.tried("podman", "image", "unmount", "--all", "--force")
         for mount in reversed(self._mounts()):
             subprocess.run(["umount", mount], capture_output=True, timeout=COMMAND_SECONDS)
+        for group in Path("/sys/fs/cgroup").glob("*/libpod_parent"):
+            with contextlib.suppress(OSError):  # another podman's containers are in it
+                group.rmdir()
         shutil.rmtree(self.folder)
 
     def _mounts(self) -> list[str]:

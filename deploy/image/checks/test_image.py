@@ -207,6 +207,7 @@ def test_it_answers_as_the_same_model_outside_of_a_container(strict: Container, 
     with strict.client() as client:
         check_answer(client, expected)
         assert client.get("/docs").status_code == 200
+    assert strict.run("find", "/tmp", "-mindepth", "1").stdout == "", "a model in a directory needs no place to write"
 
 
 def test_its_limits_are_those_of_the_memory_that_it_may_use(strict: Container) -> None:
@@ -239,8 +240,12 @@ def test_it_writes_nothing_but_below_tmp(store: Store, image: str, model: Path, 
     assert not written
 
 
-def test_sigterm_under_load_loses_nobody_who_was_admitted(strict: Container) -> None:
+def test_sigterm_under_load_loses_nobody_who_was_admitted(
+    strict: Container, capsys: pytest.CaptureFixture[str]
+) -> None:
     outcome = shutdown(strict, Shutdown(seconds=5.0))  # type: ignore[arg-type]
+    with capsys.disabled():
+        print(f"\n{outcome.markdown()}")
     assert not outcome.failed, f"\n{outcome.markdown()}\n{strict.logs()[-2000:]}"
 
 
