@@ -28,6 +28,7 @@ class Store:
             "[engine]\n"
             'runtime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
             f'tmp_dir = "{self.folder}/libpod"\n'
+            f'[network]\nnetwork_config_dir = "{self.folder}/networks"\n'
         )
         storage.write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{self.folder}/graph"\nrunroot = "{self.folder}/run"\n'
@@ -46,9 +47,12 @@ class Store:
         """What podman prints; AssertionError with its last lines where it fails."""
         return self._run("podman", *arguments, seconds=seconds)
 
-    def tried(self, *command: str, seconds: float = COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
+    def tried(
+        self, *command: str, seconds: float = COMMAND_SECONDS, cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a command on this storage, whatever its exit code."""
-        return subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=seconds)
+        environment = self._environment | variables
+        return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=seconds)
 
     def config_of(self, image: str) -> dict[str, Any]:
         """The image's own settings: Entrypoint, Cmd, Env, Labels, User, Healthcheck, ..."""

