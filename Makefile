@@ -7,7 +7,7 @@ MODEL ?=
 BIN := .venv/bin
 STAMP := .venv/installed
 
-.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz load soak clean
+.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz image image-test load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -66,6 +66,14 @@ bench-gpu: $(STAMP) ## on a GPU: all points against float64, and speed beside th
 
 fuzz: $(STAMP) ## 50,000 mutated bodies against a server: no fault, none slow, no memory lost
 	$(BIN)/python -m bench.fuzz
+
+image: ## build the image headwater:latest with docker, podman or buildah: BUILD_ARGS='--build-arg PIP_ARGS=...'
+	@tool=$$(command -v docker || command -v podman || command -v buildah) || { echo "make: no docker, podman or buildah" >&2; exit 1; }; \
+	  "$$tool" build $$(test "$${tool##*/}" = docker || echo --format docker) -t headwater:latest \
+	  --build-arg REVISION="$$(git rev-parse HEAD)" --build-arg CREATED="$$(date -u +%Y-%m-%dT%H:%M:%SZ)" $(BUILD_ARGS) .
+
+image-test: $(STAMP) ## build the image without a daemon, run it as strictly as a cluster, end it under load (root, Debian)
+	$(BIN)/python -m pytest -rs deploy/image/checks/test_image.py
 
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .

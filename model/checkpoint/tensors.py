@@ -101,6 +101,7 @@ def check_finite(tensor: Tensor, what: str) -> None:
 def _opened(path: Path) -> tuple[Any, list[str]]:
     """A safetensors file, of which the header has been read, and its names."""
     try:
+        path.open("rb").close()  # of a file that may not be read the library says that there is none
         file = safe_open(path, framework="pt")
         return file, list(file.keys())  # type: ignore[no-untyped-call]
     except (SafetensorError, OSError) as error:

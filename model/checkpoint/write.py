@@ -17,7 +17,7 @@ from model.errors import CheckpointError
 
 @contextmanager
 def new_directory(destination: Path) -> Iterator[Path]:
-    """A directory to fill, which takes its name when it is complete; never over one that is there."""
+    """A directory to fill, for all to read, which takes its name when it is complete; never over one that is there."""
     if destination.exists():
         raise CheckpointError(f"{destination}: is there already")
     try:
@@ -28,6 +28,8 @@ def new_directory(destination: Path) -> Iterator[Path]:
     try:
         partial.chmod(0o755)
         yield partial
+        for path in partial.iterdir():  # safetensors' own are for their owner alone
+            path.chmod(0o644)
         os.rename(partial, destination)
     except OSError as error:
         raise CheckpointError(f"{destination}: cannot be written ({error})") from None

@@ -601,3 +601,17 @@ def test_a_weight_that_float16_cannot_hold_is_refused_where_that_is_asked_for(co
     with pytest.raises(CheckpointError) as caught:
         load_model(directory, name="a", dtype="float16")
     check_refusal(caught, "final_norm", "float16", "inf", "[5]")
+
+
+def test_what_is_written_can_be_read_by_everybody(tmp_path: Path) -> None:
+    """In a container the service is nobody that the files' owner has heard of."""
+    initialise(tmp_path / "made", seed=1, n_layers=1, d_model=8, n_heads=2, vocab_size=5, max_positions=7)
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    shutil.copy(tmp_path / "made" / "config.json", pickled)
+    torch.save(load_file(tmp_path / "made" / "model.safetensors"), pickled / "pytorch_model.bin")
+    convert(pickled, tmp_path / "converted", lambda _: None)
+    for name in ("made", "converted"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o755
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / name).iterdir()}
+        assert modes == {"config.json": 0o644, "model.safetensors": 0o644}

@@ -1,0 +1,88 @@
+"""buildah and podman with a storage and settings of their own, of which nothing is left at the end."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+COMMAND_SECONDS = 120
+
+
+class Store:
+    """Images and containers in a folder of their own; closed by `close`."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="headwater-image-"))
+        (self.folder / "tmp").mkdir()
+        containers, storage = self.folder / "containers.conf", self.folder / "storage.conf"
+        # without a daemon and without CAP_SYS_RESOURCE no limit can be raised, so those of this process are asked for
+        files, processes = (resource.getrlimit(of)[1] for of in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC))
+        containers.write_text(
+            "[containers]\n"
+            f'default_ulimits = ["nofile={_limit(files, 20_000)}", "nproc={_limit(processes, 4096)}"]\n'
+            "[engine]\n"
+            'runtime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+            f'tmp_dir = "{self.folder}/libpod"\n'
+            f'[network]\nnetwork_config_dir = "{self.folder}/networks"\n'
+        )
+        storage.write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{self.folder}/graph"\nrunroot = "{self.folder}/run"\n'
+        )
+        self._environment = os.environ | {
+            "CONTAINERS_CONF": str(containers),
+            "CONTAINERS_STORAGE_CONF": str(storage),
+            "TMPDIR": str(self.folder / "tmp"),
+        }
+
+    def buildah(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> str:
+        """What buildah prints; AssertionError with its last lines where it fails."""
+        return self._run("buildah", *arguments, seconds=seconds)
+
+    def podman(self, *arguments: str, seconds: float = COMMAND_SECONDS) -> str:
+        """What podman prints; AssertionError with its last lines where it fails."""
+        return self._run("podman", *arguments, seconds=seconds)
+
+    def tried(
+        self, *command: str, seconds: float = COMMAND_SECONDS, cwd: Path | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on this storage, whatever its exit code."""
+        environment = self._environment | variables
+        return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=seconds)
+
+    def config_of(self, image: str) -> dict[str, Any]:
+        """The image's own settings: Entrypoint, Cmd, Env, Labels, User, Healthcheck, ..."""
+        (found,) = json.loads(self.podman("image", "inspect", image))
+        return dict(found["Config"]) | {"Healthcheck": found.get("HealthCheck") or found.get("Healthcheck")}
+
+    def close(self) -> None:
+        """End what runs, and remove all of it."""
+        self.tried("podman", "rm", "--all", "--force", "--time", "5")
+        self.tried("podman", "image", "unmount", "--all", "--force")
+        for mount in reversed(self._mounts()):
+            subprocess.run(["umount", mount], capture_output=True, timeout=COMMAND_SECONDS)
+        for group in Path("/sys/fs/cgroup").glob("*/libpod_parent"):
+            with contextlib.suppress(OSError):  # another podman's containers are in it
+                group.rmdir()
+        shutil.rmtree(self.folder)
+
+    def _mounts(self) -> list[str]:
+        """Where something is mounted in the folder, the outermost first."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [place for line in lines if (place := line.split()[4]).startswith(f"{self.folder}/")]
+
+    def _run(self, *command: str, seconds: float) -> str:
+        done = self.tried(*command, seconds=seconds)
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
+        assert done.returncode == 0, f"{' '.join(command[:3])} ... ended with {done.returncode}:\n{said}"
+        return done.stdout
+
+
+def _limit(hard: int, most: int) -> str:
+    """A soft and hard limit that needs no privilege."""
+    value = most if hard == resource.RLIM_INFINITY else min(hard, most)
+    return f"{value}:{value}"
