@@ -65,7 +65,8 @@ class Store:
         self.tried("podman", "image", "unmount", "--all", "--force")
         for mount in reversed(self._mounts()):
             subprocess.run(["umount", mount], capture_output=True, timeout=COMMAND_SECONDS)
-        for group in Path("/sys/fs/cgroup").glob("*/libpod_parent"):
+        groups = Path("/sys/fs/cgroup")
+        for group in (*groups.glob("*/libpod_parent/conmon"), *groups.glob("*/libpod_parent")):
             with contextlib.suppress(OSError):  # another podman's containers are in it
                 group.rmdir()
         shutil.rmtree(self.folder)
