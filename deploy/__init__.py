@@ -1,0 +1,1 @@
+"""Files to deploy Headwater with, and their tests; nothing here is installed."""

@@ -1,0 +1,1 @@
+"""What `make deploy-test` checks: deploy/kubernetes as kustomize builds it, by schemas, a linter and against the code."""
