@@ -1,1 +1,1 @@
-"""What `make deploy-test` checks: deploy/kubernetes as kustomize builds it, by schemas, a linter and against the code."""
+"""`make deploy-test`: what kustomize builds of deploy/kubernetes, by schemas, a linter and against the code."""

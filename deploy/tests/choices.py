@@ -13,6 +13,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 TOOLS = Path(os.environ.get("DEPLOY_TOOLS", ROOT / ".venv-deploy")) / "bin"
+NAMESPACE = "headwater"
 OVERLAYS = ("cpu", "gpu")
 MODELS = ("model-pvc", "model-init")
 
@@ -56,10 +57,9 @@ def build(choice: Choice, folder: Path) -> list[Manifest]:
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
+        "namespace": NAMESPACE,
         "resources": [os.path.relpath(KUBERNETES / "overlays" / choice.overlay, here.resolve())],
-        "components": [
-            os.path.relpath(KUBERNETES / "components" / name, here.resolve()) for name in choice.components
-        ],
+        "components": [os.path.relpath(KUBERNETES / "components" / name, here.resolve()) for name in choice.components],
     }
     (here / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return kustomize(here)

@@ -1,6 +1,6 @@
 """What is tried is what there is."""
 
-from deploy.tests.choices import KUBERNETES, MODELS, OVERLAYS, Choice, every_choice, kustomize
+from deploy.tests.choices import KUBERNETES, MODELS, NAMESPACE, OVERLAYS, Choice, every_choice, kustomize
 from deploy.tests.manifests import Manifests
 
 
@@ -29,12 +29,13 @@ def test_each_component_brings_what_it_is_for_and_nothing_is_there_twice(choice:
     assert len(built.of("PersistentVolumeClaim")) == ("model-pvc" in chosen)
     assert ("initContainers" in built.pod) == ("model-init" in chosen)
     assert ("HEADWATER_API_KEYS_FILE" in built.settings) == ("api-keys" in chosen)
-    models = [mount for mount in built.container["volumeMounts"] if mount["mountPath"] == "/models"]
-    assert len(models) == bool(chosen & set(MODELS))
+    mounted = [mount["mountPath"] for mount in built.container["volumeMounts"]]
+    assert mounted.count(built.settings["HEADWATER_MODEL"]) == bool(chosen & set(MODELS))
 
 
-def test_everything_is_in_one_namespace(built: Manifests) -> None:
-    assert {one["metadata"].get("namespace") for one in built.all} == {"headwater"}
+def test_everything_is_in_the_namespace_that_was_chosen(built: Manifests) -> None:
+    """An overlay with a namespace would keep it from its components, which come later."""
+    assert {one["metadata"].get("namespace") for one in built.all} == {NAMESPACE}
 
 
 def test_the_gpu_overlay_asks_for_a_gpu_and_computes_on_it(choice: Choice, built: Manifests) -> None:

@@ -1,4 +1,4 @@
-"""The shape of what no schema of Kubernetes knows: keys that exist, of the right types, and those that must be there."""
+"""The shape of what no schema of Kubernetes knows: keys that exist, of the right types, and all that must be there."""
 
 import re
 from collections.abc import Mapping

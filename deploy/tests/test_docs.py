@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: its example builds to what it says, its files are there, its numbers are those of the manifests."""
+"""docs/kubernetes.md: its example builds to what it says, its files are there, its numbers are the manifests'."""
 
 import os
 import re
@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Manifests:
     """What the kustomization that the page shows builds to."""
-    found = re.search(r"<!-- example: kustomization -->\n```yaml\n(.*?)```", PAGE, re.DOTALL)
+    found = re.search(r"<!-- example: kustomization -->\n```\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
     folder = tmp_path_factory.mktemp("my-headwater").resolve()
     deploy = os.path.relpath(ROOT / "deploy", folder)
@@ -30,7 +30,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Manifests:
 def test_the_example_changes_what_it_says_everywhere(example: Manifests) -> None:
     assert {one["metadata"]["namespace"] for one in example.all} == {"team-a"}
     assert example.container["image"] == "images.example/team-a/headwater:0.1.0"
-    assert example.settings["HEADWATER_MODEL"] == "/models/minilm"
+    assert example.settings["HEADWATER_NAME"] == "minilm"
     assert example.settings["HEADWATER_LOG_LEVEL"] == "warning"
     queries = [one["metadata"]["query"] for one in example.the("ScaledObject")["spec"]["triggers"]]
     assert len(queries) == 2

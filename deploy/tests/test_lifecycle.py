@@ -1,7 +1,9 @@
 """Start, rolling update and end: the numbers of the probes and of the pod fit those of the settings."""
 
+import asyncio
 import inspect
 
+import httpx
 import pytest
 import uvicorn
 
@@ -9,6 +11,7 @@ from deploy.tests.manifests import Manifests, probes
 from deploy.tests.test_settings import settings_of
 from service.app import create_app
 from service.entrance import is_open_to_all
+from service.life import Life
 from service.loading import OPEN_WHILE_LOADING
 from service.settings import Settings
 
@@ -25,15 +28,19 @@ def seconds_until(probe: dict[str, int]) -> int:
 def test_probes_ask_paths_that_the_service_has_for_everyone_and_while_it_loads(built: Manifests) -> None:
     found = {kind: probe["httpGet"]["path"] for kind, probe in probes(built.container).items()}
     assert found == PATHS
-    app = create_app(Settings(), lambda _: pytest.fail("nothing is loaded"))
-    routes = {getattr(route, "path", None): getattr(route, "methods", None) or () for route in app.routes}
-    for path in found.values():
-        assert "GET" in routes[path]
-        assert is_open_to_all(path), "the kubelet has no key"
-        assert path in OPEN_WHILE_LOADING
-    assert "/metrics" in OPEN_WHILE_LOADING
-    for monitor in built.of("ServiceMonitor"):
-        assert "GET" in routes[monitor["spec"]["endpoints"][0]["path"]]
+    paths = [*found.values(), *(monitor["spec"]["endpoints"][0]["path"] for monitor in built.of("ServiceMonitor"))]
+    assert asyncio.run(statuses(*paths, "/healthz")) == [200] * len(paths) + [404]
+    assert all(is_open_to_all(path) for path in found.values()), "the kubelet has no key"
+    assert all(path in OPEN_WHILE_LOADING for path in paths)
+
+
+async def statuses(*paths: str) -> list[int]:
+    """What an app that is ready, and has no model, says to a GET of each."""
+    life = Life()
+    life.ready()
+    app = create_app(Settings(), lambda _: pytest.fail("nothing is loaded"), life=life)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as client:
+        return [(await client.get(path)).status_code for path in paths]
 
 
 def test_probes_wait_longer_than_an_answer_may_take(built: Manifests) -> None:

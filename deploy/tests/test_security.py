@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from deploy.tests.choices import KUBERNETES, Manifest
-from deploy.tests.manifests import Manifests, containers, quantity, values
+from deploy.tests.manifests import Manifests, containers, quantity, selects, values
+from deploy.tests.test_schemas import model_loader
 
 VOLUMES = {"emptyDir", "secret", "persistentVolumeClaim", "configMap"}
 
@@ -54,9 +55,10 @@ def test_volumes_fit_the_disk_that_a_pod_may_take(built: Manifests) -> None:
 
 
 def test_the_pod_that_loads_models_is_restricted_and_bounded_too() -> None:
-    pod = yaml.safe_load((KUBERNETES / "model-loader.yaml").read_text())
+    pod, policy = model_loader()
     check_restricted(pod["spec"])
     check_bounded(pod["spec"])
+    assert selects(policy["spec"]["podSelector"], pod["metadata"]["labels"])
     claim = yaml.safe_load((KUBERNETES / "components" / "model-pvc" / "claim.yaml").read_text())
     assert list(values(pod, "claimName")) == [claim["metadata"]["name"]]
 
@@ -79,7 +81,7 @@ def test_no_key_stands_in_any_manifest(built: Manifests) -> None:
     ],
 )
 def test_a_pod_that_is_not_restricted_would_be_noticed(fault: Manifest) -> None:
-    pod = yaml.safe_load((KUBERNETES / "model-loader.yaml").read_text())["spec"]
+    pod = model_loader()[0]["spec"]
     check_restricted(pod)
     with pytest.raises(AssertionError):
         check_restricted(pod | fault)

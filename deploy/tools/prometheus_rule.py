@@ -1,4 +1,4 @@
-"""Write the rules of deploy/observability/rules as a PrometheusRule, the form in which the Prometheus Operator takes them.
+"""Write the rules of deploy/observability/rules as a PrometheusRule, which the Prometheus Operator takes.
 
 python -m deploy.tools.prometheus_rule
 
