@@ -53,6 +53,7 @@ def create_app(
     keys = ApiKeys.read(settings.api_keys_file) if settings.api_keys_file else None
     admission = Admission(UNBOUNDED, fair=keys is not None)
     measured = Metrics()
+    measured.watch("ready", lambda: float(life.phase == "ready"))
     tracing = open_tracing(os.environ, version("headwater"))
 
     def died() -> None:

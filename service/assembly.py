@@ -93,6 +93,7 @@ def _watch(metrics: Metrics, loaded: LoadedModel, batcher: Batcher, admission: A
     metrics.describe(loaded, version("headwater"))
     loop, device = asyncio.get_running_loop(), loaded.stack.device
     metrics.watch("tasks", lambda: len(asyncio.all_tasks(loop)))
+    metrics.watch("model_silence_seconds", batcher.beat_age)
     metrics.watch("queue_requests", lambda: batcher.waiting_requests)
     metrics.watch("queue_tokens", lambda: batcher.waiting_tokens)
     metrics.watch("running_tokens", lambda: batcher.running_tokens)

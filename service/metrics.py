@@ -26,11 +26,16 @@ from service.wire.formats import with_quality
 METHODS = frozenset("GET HEAD POST PUT PATCH DELETE OPTIONS".split())
 OTHER = "other"
 NO_ROUTE = "none"
+# What alerts count: these series are there from the start, for a rate does not see the first event of a new one.
+CALL_ROUTES = ("/forward", "/v2/models/{name:path}/infer", "/v2/models/{name:path}/versions/{version}/infer")
+CALL_STATUSES = ("200", "429", "500", "503", "504")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60, 300)
 MOST_SEQUENCES, MOST_TOKENS = 4096, 1 << 18  # of a batch, as far as its size is told in detail
 
 # Gauges that are read where the number lives, at the moment of a scrape: nothing can drift from what it counts.
 WATCHED: dict[str, str] = {
+    "ready": "1 while /readyz says 200, else 0",
+    "model_silence_seconds": "since the model thread last showed that it lives",
     "queue_requests": "requests with sequences that wait for a batch",
     "queue_tokens": "rows that wait for a batch",
     "running_tokens": "rows of the batch that runs",
@@ -85,6 +90,9 @@ class Metrics:
         # series that are there from the start have a rate from the first event on
         for code in (*CODES, OTHER):
             self._refusals.labels(code)
+        for route in CALL_ROUTES:
+            for status in CALL_STATUSES:
+                self._requests.labels(route, "POST", status)
         for outcome in ("ok", "failed", "left"):
             self._batches.labels(outcome)
 
@@ -172,7 +180,7 @@ class _Watched(Collector):
     def collect(self) -> Iterable[Metric]:
         for name, about in WATCHED.items():
             read = self._sources.get(name)
-            unit = "bytes" if name.endswith("_bytes") else ""
+            unit = next((unit for unit in ("bytes", "seconds") if name.endswith(f"_{unit}")), "")
             yield GaugeMetricFamily(f"headwater_{name}", about, value=read() if read else None, unit=unit)
 
 

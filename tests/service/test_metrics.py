@@ -23,16 +23,17 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 import service.assembly
+import service.batcher
 from model.checkpoint.load import LoadedModel, load_model
 from service.app import create_app
 from service.errors import CODES
-from service.metrics import METHODS, WATCHED, Metrics
+from service.metrics import CALL_ROUTES, CALL_STATUSES, METHODS, WATCHED, Metrics
 from service.settings import Settings
 from tests.server import Server
 from tests.service.in_process import fail_on_tokens, ready
 
 ROOT = Path(__file__).parents[2]
-UNITS = ("seconds", "bytes", "tokens", "tasks", "sequences", "requests", "parameters", "info", "total")
+UNITS = ("seconds", "bytes", "tokens", "tasks", "sequences", "requests", "parameters", "info", "total", "ready")
 SECONDS = 20.0  # until a condition must hold
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -222,6 +223,73 @@ def test_the_queue_gauges_are_read_from_the_queue_itself(
             gate.set()
         assert [answer.result(SECONDS).status_code for answer in answers] == [200] * 3
         assert queue() == (0, 0)
+
+
+def test_the_silence_of_the_model_thread_grows_while_it_is_held_and_ends_when_it_goes_on(
+    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, entered, gate = service.assembly.begin, threading.Event(), threading.Event()
+
+    def held(stack: Any, sequences: Any, *rest: Any) -> Any:
+        if sequences[0].kind == "tokens":
+            entered.set()
+            assert gate.wait(SECONDS)
+        return begin(stack, sequences, *rest)
+
+    monkeypatch.setattr(service.assembly, "begin", held)
+    monkeypatch.setattr(service.batcher, "IDLE_BEAT_SECONDS", 0.01)
+    with ready(create_app(Settings(), lambda _: tiny_model)) as client, ThreadPoolExecutor(1) as caller:
+
+        def silence() -> float:
+            return scrape(client)["headwater_model_silence_seconds", frozenset()]
+
+        wait_until(lambda: 0 <= silence() < 0.1)
+        try:
+            answer = caller.submit(client.post, "/forward", json={"tokens": [1]})
+            assert entered.wait(SECONDS)
+            wait_until(lambda: silence() > 0.5)
+            assert value(scrape(client), "admitted_requests") == 1
+        finally:
+            gate.set()
+        assert answer.result(SECONDS).status_code == 200
+        wait_until(lambda: silence() < 0.1)
+
+
+def test_ready_says_what_the_probe_says_from_loading_to_draining(tiny_model: LoadedModel) -> None:
+    gate = threading.Event()
+
+    def load(_: Any) -> LoadedModel:
+        assert gate.wait(SECONDS)
+        return tiny_model
+
+    app = create_app(Settings(), load)
+    with TestClient(app) as client:
+
+        def told() -> tuple[int, float, bool]:
+            found = scrape(client)
+            silence = ("headwater_model_silence_seconds", frozenset[tuple[str, str]]()) in found
+            return client.get("/readyz").status_code, found["headwater_ready", frozenset()], silence
+
+        try:
+            assert told() == (503, 0.0, False), "there is no model thread yet"
+        finally:
+            gate.set()
+        wait_until(lambda: told() == (200, 1.0, True))
+        app.state.life.drain()
+        assert told() == (503, 0.0, True)
+
+
+def test_what_alerts_count_is_there_before_the_first_event(tiny: httpx.Client) -> None:
+    found = series_of(Metrics().exposition("")[0].decode())
+    counted = {
+        (labels["route"], labels["method"], labels["status"])
+        for name, labels in ((name, dict(labels)) for name, labels in found)
+        if name == "headwater_requests_total"
+    }
+    assert counted == {(route, "POST", status) for route in CALL_ROUTES for status in CALL_STATUSES}
+    paths = {path.replace("{name:path}", "{name}") for path in CALL_ROUTES}
+    documented = tiny.get("/openapi.json").json()["paths"]
+    assert paths == {path for path in documented if path.endswith(("/forward", "/infer"))}
 
 
 def test_two_apps_in_one_process_count_for_themselves(tiny_model: LoadedModel) -> None:
