@@ -231,6 +231,7 @@ def test_what_was_admitted_is_answered_after_a_signal_and_what_comes_later_gets_
         waiting = Caller(it.server), Caller(it.server, "/v2/models/tiny/infer", infer_of(3))
         with it.server.client() as client:
             assert statuses(client, "/livez", "/readyz") == [200, 200]
+            eventually(lambda: "\nheadwater_admitted_requests 3.0\n" in client.get("/metrics").text)
             it.server.terminate()
             eventually(lambda: client.get("/readyz").status_code == 503)
             # a connection of its own for each: the port is still open, and each refusal closes its connection
