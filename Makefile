@@ -9,7 +9,7 @@ STAMP := .venv/installed
 DEPLOY_BIN := .venv-deploy/bin
 DEPLOY_STAMP := .venv-deploy/installed
 
-.PHONY: help install run test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz deploy-test deploy-rules load soak clean
+.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz deploy-test deploy-rules load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,6 +29,10 @@ run: $(STAMP) ## serve a model: MODEL=path or name, HOST, PORT
 
 test: $(STAMP) ## run every test
 	$(BIN)/python -m pytest
+
+observability-test: $(STAMP) ## rules and dashboard: promtool, scripted samples, and a real Prometheus beside a real server
+	deploy/observability/check.sh
+	$(BIN)/python -m pytest tests/deploy/test_observability.py tests/deploy/with_prometheus.py
 
 lint: $(STAMP) ## ruff, mypy --strict, import-linter
 	$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""What is deployed beside the service holds together with the service itself."""
