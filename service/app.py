@@ -128,5 +128,5 @@ def create_app(
             allow_headers=["*"],
             expose_headers=["X-Request-Id", "X-Manifest", "Server-Timing", "Retry-After", LENGTH_HEADER],
         )
-    app.add_middleware(RequestLog, metrics=measured, tracing=tracing)
+    app.add_middleware(RequestLog, life=life, metrics=measured, tracing=tracing)
     return app

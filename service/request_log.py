@@ -10,23 +10,28 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Draining, ModelFailed
 from service.ids import new_id
+from service.life import Life
 from service.metrics import Metrics
 from service.problem import refusal
 from service.tracing import Tracing, trace_id_of
 
 log = logging.getLogger("headwater.access")
+_CLOSE = (b"connection", b"close")
 _ACCEPTABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class RequestLog:
     """ASGI middleware: takes over or makes X-Request-Id, answers 500 for an unforeseen error, tells of each request.
 
+    While the service drains each answer closes its connection: nobody reroutes one that is kept open, and whoever asks
+    next on a new one finds a service that stays.
+
     It gathers one dict a request, to which routes add what they know: `scope["state"]["log"]`. Out of it come the log
     line, the metrics and the spans; contents of requests never stand in it.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, tracing: Tracing | None) -> None:
-        self._app, self._metrics, self._tracing = app, metrics, tracing
+    def __init__(self, app: ASGIApp, life: Life, metrics: Metrics, tracing: Tracing | None) -> None:
+        self._app, self._life, self._metrics, self._tracing = app, life, metrics, tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -51,10 +56,10 @@ class RequestLog:
         async def send_and_note(message: Message) -> None:
             if message["type"] == "http.response.start":
                 line["status"] = message["status"]
-                message = {
-                    **message,
-                    "headers": [*message["headers"], (b"x-request-id", request_id.encode())],
-                }
+                headers = [*message["headers"], (b"x-request-id", request_id.encode())]
+                if self._life.is_draining() and _CLOSE not in headers:
+                    headers.append(_CLOSE)
+                message = {**message, "headers": headers}
             elif message["type"] == "http.response.body":
                 line["bytes_out"] += len(message.get("body", b""))
             await send(message)

@@ -231,6 +231,7 @@ def test_what_was_admitted_is_answered_after_a_signal_and_what_comes_later_gets_
         waiting = Caller(it.server), Caller(it.server, "/v2/models/tiny/infer", infer_of(3))
         with it.server.client() as client:
             assert statuses(client, "/livez", "/readyz") == [200, 200]
+            eventually(lambda: "\nheadwater_admitted_requests 3.0\n" in client.get("/metrics").text)
             it.server.terminate()
             eventually(lambda: client.get("/readyz").status_code == 503)
             # a connection of its own for each: the port is still open, and each refusal closes its connection
@@ -264,11 +265,15 @@ def test_new_requests_are_taken_during_the_drain_delay_though_the_probe_says_no(
         began = time.monotonic()
         eventually(lambda: client.get("/readyz").status_code == 503)
         assert time.monotonic() - began < 1, "the machine is too slow for this test"
+        probe, model = client.get("/livez"), client.get("/model")
+        assert [probe.status_code, model.status_code] == [200, 200]
         late = Caller(it.server)
         eventually(lambda: client.post("/forward", json={"tokens": []}).status_code == 503)
         assert time.monotonic() - began > 0.9
         it.let("run")
         assert [held.answer().status_code, late.answer().status_code] == [200, 200]
+        for answer in (probe, model, held.answer(), late.answer()):
+            assert answer.headers.get_list("connection") == ["close"], "the next request on it would meet a closed door"
         answered = time.monotonic()
         assert it.end() == 0, "the client's connection is still open, and keeps nobody"
         assert time.monotonic() - answered < 5
