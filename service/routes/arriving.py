@@ -10,9 +10,8 @@ from service.wire.call import ForwardCall
 from service.wire.coding import Coding
 
 T = TypeVar("T")
-Asked = TypeVar("Asked")
 
-QUICK_BODY_BYTES = 1 << 12  # of which each step takes a fraction of a millisecond, whatever they are
+QUICK_BODY_BYTES = 1 << 12  # which no reading of a call makes more than some milliseconds of
 QUICK_TEXT_BYTES = 1 << 9
 QUICK_RESULTS = 16
 
@@ -34,21 +33,20 @@ def is_simple(call: ForwardCall) -> bool:
 
 
 async def arrived_call(
-    read: Callable[[], Asked],
-    call_of: Callable[[Asked], ForwardCall],
-    admit: Callable[[Asked], T],
+    read: Callable[[], ForwardCall],
+    admit: Callable[[ForwardCall], T],
     parts: Parts,
     *,
     small: bool,
     arrived: float,
 ) -> T:
-    """What `admit` makes of what `read` reads, outside the event loop unless it is quick.
+    """What `admit` makes of the call that `read` reads, outside the event loop unless it is quick.
 
     Raises what they raise, and DeadlinePassed where a thread comes too late for a request that `arrived` then.
     """
     if not small:
         return await parts.off_loop(lambda: admit(read()), arrived)
-    asked = read()
-    if is_simple(call_of(asked)):
-        return admit(asked)
-    return await parts.off_loop(lambda: admit(asked), arrived)
+    call = read()
+    if is_simple(call):
+        return admit(call)
+    return await parts.off_loop(lambda: admit(call), arrived)

@@ -62,7 +62,6 @@ async def forward(request: Request) -> Response:
         return Response(outcome, media_type=CONTENT_TYPES["json"])
     admitted = await arrived_call(
         decoded,
-        lambda call: call,
         lambda call: admit(call, answer_format, parts.model, parts.settings),
         parts,
         small=body_format != "npy" and is_small(body, coding),

@@ -16,7 +16,6 @@ from service.forwarding import run_whole
 from service.infer import admit_infer
 from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
 from service.parts import LifeDep, PartsDep
-from service.routes.arriving import arrived_call, is_small
 from service.routes.encoding import encoded
 from service.routes.health import check_alive
 from service.routes.leaving import until_disconnected
@@ -89,17 +88,12 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     body = await read_body(request, parts.settings, place.body_grows)
     limit = parts.settings.max_body_bytes
 
-    def admit(asked: InferCall) -> tuple[InferCall, Admitted, dict[str, bool]]:
+    def admitted_call() -> tuple[InferCall, Admitted, dict[str, bool]]:
+        asked = decode(unpacked(body, came_in, limit, place.unpacks), json_length)
         return asked, *admit_infer(asked, parts.model, parts.settings)
 
-    asked, admitted, binary = await arrived_call(
-        lambda: decode(unpacked(body, came_in, limit, place.unpacks), json_length),
-        lambda asked: asked.call,
-        admit,
-        parts,
-        small=is_small(body, came_in),
-        arrived=arrived,
-    )
+    # in a thread, however small: what the request selects goes for each output, so that little may stand for much
+    asked, admitted, binary = await parts.off_loop(admitted_call, arrived)
     place.take(admitted.rows, admitted.held_bytes)
     left = until_disconnected(request)
     answer = await run_whole(admitted, parts, share=place.caller.share, arrived=arrived, left=left, log=log)
