@@ -50,10 +50,11 @@ class GatedFeedForward(FeedForward):
         self.gate_up = side_by_side(self.gate, self.up)
 
     def _rows(self, x_SD: Tensor) -> Tensor:
-        if self.gate_up is not None:
+        if self.gate_up is None:
+            gate_SF, up_SF = self.gate(x_SD), self.up(x_SD)
+        else:
             gate_SF, up_SF = self.gate_up(x_SD).chunk(2, dim=-1)
-            return self.down(self.act(gate_SF).mul_(up_SF))  # type: ignore[no-any-return]
-        return self.down(self.act(self.gate(x_SD)).mul_(self.up(x_SD)))  # type: ignore[no-any-return]
+        return self.down(self.act(gate_SF).mul_(up_SF))  # type: ignore[no-any-return]
 
 
 def feed_forward(config: StackConfig) -> FeedForward:

@@ -192,9 +192,8 @@ def test_a_batch_that_fails_is_counted_as_failed(tiny_model: LoadedModel, monkey
     assert value(found, "refusals_total", code="internal_error") == 1
 
 
-def test_the_queue_gauges_are_read_from_the_queue_itself(
-    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def held_on_tokens(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the model wait on every batch that begins with tokens: it has entered one, and it may go on."""
     begin, entered, gate = service.assembly.begin, threading.Event(), threading.Event()
 
     def held(stack: Any, sequences: Any, *rest: Any) -> Any:
@@ -204,6 +203,13 @@ def test_the_queue_gauges_are_read_from_the_queue_itself(
         return begin(stack, sequences, *rest)
 
     monkeypatch.setattr(service.assembly, "begin", held)
+    return entered, gate
+
+
+def test_the_queue_gauges_are_read_from_the_queue_itself(
+    tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, gate = held_on_tokens(monkeypatch)
     with ready(create_app(Settings(), lambda _: tiny_model)) as client, ThreadPoolExecutor(3) as callers:
 
         def queue() -> tuple[float, float]:
@@ -228,15 +234,7 @@ def test_the_queue_gauges_are_read_from_the_queue_itself(
 def test_the_silence_of_the_model_thread_grows_while_it_is_held_and_ends_when_it_goes_on(
     tiny_model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, entered, gate = service.assembly.begin, threading.Event(), threading.Event()
-
-    def held(stack: Any, sequences: Any, *rest: Any) -> Any:
-        if sequences[0].kind == "tokens":
-            entered.set()
-            assert gate.wait(SECONDS)
-        return begin(stack, sequences, *rest)
-
-    monkeypatch.setattr(service.assembly, "begin", held)
+    entered, gate = held_on_tokens(monkeypatch)
     monkeypatch.setattr(service.batcher, "IDLE_BEAT_SECONDS", 0.01)
     with ready(create_app(Settings(), lambda _: tiny_model)) as client, ThreadPoolExecutor(1) as caller:
 
