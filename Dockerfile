@@ -40,6 +40,7 @@ ARG PIP_ARGS=
 COPY README.md ./
 COPY model/ model/
 COPY service/ service/
+COPY viewer/ viewer/
 # hadolint ignore=SC2086
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python -m pip --python /opt/headwater/bin/python install ${PIP_ARGS} --no-deps --root /package .

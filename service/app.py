@@ -10,7 +10,6 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import RedirectResponse
 
 from model.checkpoint.load import LoadedModel
 from model.errors import CheckpointError
@@ -28,6 +27,7 @@ from service.openapi_v2 import fill_examples
 from service.parts import Parts
 from service.request_log import RequestLog
 from service.routes import forward, health, metrics, model, v2
+from service.routes.viewer import viewer_router
 from service.settings import Settings
 from service.tracing import open_tracing
 from service.wire.v2_request import LENGTH_HEADER
@@ -111,11 +111,7 @@ def create_app(
     app.openapi = openapi  # type: ignore[method-assign]
     for routes in (forward, model, health, metrics, v2):
         app.include_router(routes.router)
-
-    @app.get("/", include_in_schema=False)
-    def root() -> RedirectResponse:
-        return RedirectResponse("/docs")
-
+    app.include_router(viewer_router())
     add_error_handlers(app)
     # the last one added is the outermost
     app.add_middleware(Entrance, keys=keys)

@@ -13,7 +13,7 @@ from service.waiting_room import Caller
 
 INFER, INFER_VERSION = "/v2/models/{name:path}/infer", "/v2/models/{name:path}/versions/{version}/infer"
 _OPEN = ("/livez", "/readyz", "/startedz", "/v2/health/live", "/v2/health/ready", "/", "/openapi.json")
-_OPEN_BELOW = ("/docs", "/static-offline-docs")
+_OPEN_BELOW = ("/viewer", "/docs", "/static-offline-docs")
 
 
 class Entrance:
@@ -78,7 +78,7 @@ def route_to_model(scope: Scope) -> str | None:
 
 
 def is_open_to_all(path: str) -> bool:
-    """Whether a path needs no key: probes, and what says how to call."""
+    """Whether a path needs no key: probes, the viewer's files, and what says how to call."""
     if path in _OPEN or (path.startswith("/v2/models/") and path.endswith("/ready")):
         return True
     return any(path == below or path.startswith(below + "/") for below in _OPEN_BELOW)

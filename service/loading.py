@@ -1,4 +1,5 @@
-"""While the model loads: work in a thread that nobody has to wait for, and a 503 for every route but the probes."""
+"""While the model loads: work in a thread that nobody has to wait for, and a 503 for every route but the probes
+and the files of the viewer, which tells how far it is."""
 
 import threading
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from service.problem import refuse
 T = TypeVar("T")
 
 OPEN_WHILE_LOADING = frozenset(
-    {"/livez", "/startedz", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready"},
+    {"/livez", "/startedz", "/readyz", "/metrics", "/v2/health/live", "/v2/health/ready", "/"},
 )
+OPEN_BELOW_WHILE_LOADING = "/viewer/"
 
 
 def in_thread(work: Callable[[], T], name: str) -> "Future[T]":
@@ -44,10 +46,14 @@ class RefuseWhileLoading:
         self._app, self._life = app, life
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN_WHILE_LOADING:
+        if scope["type"] == "http" and not _is_open(scope["path"]):
             try:
                 self._life.check_started()
             except NotReady as error:
                 await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_WHILE_LOADING or path.startswith(OPEN_BELOW_WHILE_LOADING)

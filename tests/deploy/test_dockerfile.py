@@ -150,6 +150,7 @@ def test_nothing_is_copied_out_of_the_context_but_what_is_needed() -> None:
         "README.md",
         "model",
         "service",
+        "viewer",
         "deploy/image/prune.py",
         "deploy/image/requirements.py",
         "deploy/image/healthcheck.py",

@@ -157,7 +157,7 @@ def test_the_port_answers_with_progress_while_the_model_loads_and_with_the_model
     with planted(tiny_directory, SLOW_LOADER, tmp_path, until="listening") as it, it.server.client() as client:
         it.wait_for("load")
         for method, path in [
-            ("POST", "/forward"), ("GET", "/model"), ("GET", "/readyz"), ("GET", "/startedz"), ("GET", "/"),
+            ("POST", "/forward"), ("GET", "/model"), ("GET", "/readyz"), ("GET", "/startedz"),
             ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/no-such-route"),
         ]:  # fmt: skip
             response = client.request(method, path, content=b"{}" if method == "POST" else None)

@@ -1,0 +1,167 @@
+/** Puts the page together: the model, the input, the run that all views share, the tabs. */
+
+import { byId } from "./dom.js";
+import { createMessages } from "./messages.js";
+import { savePng, saveSvg } from "./save.js";
+import { createService, latest, Refusal } from "./service.js";
+import { createState, SHARED } from "./state.js";
+import { createStrip } from "./strip.js";
+import { createTabs } from "./tabs.js";
+import { followTheme, inkOf } from "./theme.js";
+import { idsOf } from "./tokens.js";
+import { VIEWS } from "./views/index.js";
+
+const EXAMPLE = "The river begins here, and the sea is where it ends. The water of the river is cold.";
+const INPUTS = ["kind", "text", "ids"];
+
+const state = createState(Object.assign({}, SHARED, ...VIEWS.map((view) => view.params ?? {})));
+state.fromHash(location.hash);
+const messages = createMessages();
+const theme = followTheme(state, byId("theme"));
+const service = createService({
+  onWait: (detail, seconds) => messages.wait(detail, seconds),
+  askKey: (refusal) => messages.askKey(refusal),
+});
+const strip = createStrip(byId("strip"), { theme, onPick: (token) => state.set({ token }) });
+const runs = latest();
+
+/** What every view gets; README.md of the views tells of each name. */
+const app = { service, state, strip, theme, ink: inkOf, model: null, run: null, guard };
+const tabs = createTabs(VIEWS, app);
+
+/** Do some asynchronous work of a view; what goes wrong is shown, and what was given up is not wrong. */
+async function guard(work) {
+  messages.work(1);
+  try {
+    return await work();
+  } catch (error) {
+    if (error?.name === "AbortError") return undefined;
+    if (!(error instanceof Refusal)) console.warn(error);
+    messages.show(error);
+    return undefined;
+  } finally {
+    messages.work(-1);
+    messages.rest(traffic());
+  }
+}
+
+function traffic() {
+  const { calls, bytes, usage } = service.traffic;
+  const size = bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+  const pass = usage?.compute_ms ? `; the last pass took ${Math.round(usage.compute_ms)} ms` : "";
+  return calls ? `${app.run ? `${app.run.n} tokens; ` : ""}${calls} calls, ${size} received${pass}` : "";
+}
+
+/** Take the input to the service; the views follow when its tokens are known. */
+function start() {
+  const signal = runs.next();
+  messages.clear();
+  performance.mark("headwater:start");
+  return guard(async () => {
+    const input = state.get("kind") === "ids" ? { tokens: idsOf(state.get("ids")) } : { text: state.get("text") };
+    // one row of what enters the first layer: no layer runs for it, and the answer names the tokens
+    const { tokens } = await service.forward({ ...input, outputs: [{ name: "embeddings", rows: [0] }] }, { signal });
+    app.run = { ids: tokens.ids, strings: tokens.strings ?? null, n: tokens.ids.length, signal };
+    strip.set(app.run);
+    withinBounds();
+    strip.pick(state.get("token"));
+    tabs.changed(new Set(["run"]));
+  });
+}
+
+/** Layer, head, token and block within the model and the run, whatever a link said. */
+function withinBounds() {
+  const { layers, heads } = app.model, last = (app.run?.n ?? 1) - 1, patch = {};
+  for (const [name, most] of [["layer", layers - 1], ["head", heads - 1], ["token", last], ["row", last], ["key", last]]) {
+    patch[name] = Math.min(state.get(name), Math.max(0, most));
+  }
+  state.set(patch);
+}
+
+function showInput() {
+  const kind = state.get("kind"), field = byId("field");
+  for (const radio of document.querySelectorAll("input[name=kind]")) {
+    radio.checked = radio.value === kind;
+    radio.disabled = radio.value === "text" && !app.model.tokenizer;
+  }
+  field.value = state.get(kind);
+  field.setAttribute("aria-label", kind === "ids" ? "Token ids" : "Text");
+  field.placeholder = kind === "ids" ? "whole numbers, with commas or spaces between" : "a text";
+}
+
+function listen() {
+  const form = byId("input"), field = byId("field");
+  const submit = () => {
+    const kind = new FormData(form).get("kind");
+    const before = INPUTS.map(state.get).join("\n");
+    state.set({ kind, [kind]: field.value });
+    if (INPUTS.map(state.get).join("\n") === before) start();
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit();
+  });
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    submit();
+  });
+  form.addEventListener("change", (event) => {
+    if (event.target.name !== "kind") return;
+    // the other kind of the same tokens, where the service told them
+    if (event.target.value === "ids" && app.run && !state.get("ids")) state.set({ ids: app.run.ids.join(", ") });
+    field.value = state.get(event.target.value);
+    field.setAttribute("aria-label", event.target.value === "ids" ? "Token ids" : "Text");
+  });
+  state.subscribe((changed) => {
+    if (INPUTS.some((name) => changed.has(name) && (name === "kind" || name === state.get("kind")))) {
+      showInput();
+      start();
+    }
+    if (changed.has("token")) strip.pick(state.get("token"));
+    tabs.changed(changed);
+    history.replaceState(null, "", `#${state.toHash()}`);
+  });
+  addEventListener("hashchange", () => {
+    if (location.hash.slice(1) === state.toHash()) return;
+    state.fromHash(location.hash);
+    withinBounds();
+  });
+  byId("copy").addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      messages.rest("The link is copied; it holds the whole view.");
+    } catch {
+      messages.rest("This browser lets no page copy here: take the link from the address bar.");
+    }
+  });
+  for (const [id, save] of [["save-png", savePng], ["save-svg", saveSvg]]) {
+    byId(id).addEventListener("click", () => guard(async () => {
+      const figure = tabs.figure();
+      if (!figure) throw new Error("there is nothing to save yet");
+      const name = ["headwater", app.model.name, state.get("tab"), `layer-${state.get("layer")}`, `head-${state.get("head")}`];
+      await save(figure, name.join("-").replace(/[^\w.-]+/g, "_"));
+    }));
+  }
+}
+
+function facts({ name, layers, heads, kv_heads, d_model, causal }) {
+  const grouped = kv_heads === heads ? "" : ` (${kv_heads} key/value)`;
+  return `${name}: ${layers} layers, ${heads} heads${grouped}, width ${d_model}, ${causal ? "causal" : "bidirectional"}`;
+}
+
+guard(async () => {
+  app.model = await service.model();
+  byId("facts").textContent = facts(app.model);
+  document.title = `${app.model.name} – Headwater`;
+  const { tokenizer, vocab_size: vocabulary } = app.model;
+  if (!state.get("text") && !state.get("ids")) {
+    const few = Array.from({ length: 12 }, (_, i) => Math.min(i + 1, vocabulary - 1));
+    state.set(tokenizer ? { kind: "text", text: EXAMPLE } : { kind: "ids", ids: few.join(", ") });
+  } else if (!tokenizer) state.set({ kind: "ids" });
+  withinBounds();
+  showInput();
+  listen();
+  tabs.show();
+  await start();
+});

@@ -1,0 +1,144 @@
+/** Calls to the service: the key, waiting while it loads or is full, refusals in its own words, and a bounded cache. */
+
+import { parse } from "./safetensors.js";
+
+const CACHE_BYTES = 96 << 20;
+
+/** A refusal: `status`, `code`, `detail` (the message) and `errors` ([{pointer, message}]) as the service gave them. */
+export class Refusal extends Error {
+  constructor(status, body) {
+    super(body.detail ?? `the service answered ${status}`);
+    this.status = status;
+    this.code = body.code ?? "";
+    this.title = body.title ?? "";
+    this.errors = body.errors ?? [];
+  }
+}
+
+/**
+ * `onWait(detail, seconds)` hears of each wait for a service that loads or is full; `askKey(refusal)` is a promise of
+ * a key, or of null where nobody gives one.
+ */
+export function createService({ onWait, askKey }) {
+  let key = null; // in memory alone
+  const cache = boundedCache(CACHE_BYTES);
+  const traffic = { calls: 0, bytes: 0, usage: null };
+
+  async function call(path, options, signal) {
+    for (;;) {
+      const headers = { ...options.headers, ...(key === null ? {} : { Authorization: `Bearer ${key}` }) };
+      let response;
+      try {
+        response = await fetch(path, { ...options, headers, signal, cache: "no-store", credentials: "same-origin" });
+      } catch (error) {
+        if (error.name === "AbortError") throw error;
+        throw new Refusal(0, { detail: "the service cannot be reached", title: "No answer", code: "unreachable" });
+      }
+      if (response.ok) return response;
+      const refusal = new Refusal(response.status, await response.json().catch(() => ({})));
+      const seconds = Number(response.headers.get("Retry-After"));
+      if ((response.status === 503 || response.status === 429) && seconds > 0) {
+        onWait(refusal.message, seconds);
+        await pause(1000 * seconds, signal);
+        onWait(null, 0);
+      } else if (response.status === 401) {
+        const given = await askKey(refusal);
+        if (given === null) throw refusal;
+        key = given;
+      } else throw refusal;
+    }
+  }
+
+  /** One answer of POST /forward: `{tensors, tokens, usage}`. Refusals are thrown; a signal that aborts, too. */
+  async function forward(body, { signal } = {}) {
+    const name = JSON.stringify(body);
+    const held = cache.get(name);
+    if (held) return held;
+    const response = await call("forward", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", Accept: "application/x-safetensors" },
+      body: name,
+    }, signal);
+    const buffer = await response.arrayBuffer();
+    const { tensors, metadata } = parse(buffer);
+    const answer = { tensors, tokens: json(metadata.tokens), usage: json(metadata.usage) };
+    traffic.calls += 1;
+    traffic.bytes += buffer.byteLength;
+    traffic.usage = answer.usage;
+    cache.put(name, answer, sizeOf(tensors));
+    return answer;
+  }
+
+  return {
+    /** The body of GET /model. */
+    async model(signal) {
+      return (await call("model", { headers: { Accept: "application/json" } }, signal)).json();
+    },
+    forward,
+    /** The tensors of these outputs for a run's tokens, by name. */
+    async outputs(run, outputs, { signal } = {}) {
+      return (await forward({ tokens: run.ids, outputs }, { signal: signal ?? run.signal })).tensors;
+    },
+    /** Calls and bytes so far, and the usage of the latest. */
+    traffic,
+  };
+}
+
+/** A source of signals, each of which aborts the one before: for what only the latest choice needs. */
+export function latest() {
+  let controller = null;
+  return {
+    next(...others) {
+      controller?.abort();
+      controller = new AbortController();
+      return AbortSignal.any([controller.signal, ...others]);
+    },
+    stop() {
+      controller?.abort();
+      controller = null;
+    },
+  };
+}
+
+function json(text) {
+  return text === undefined ? null : JSON.parse(text);
+}
+
+function sizeOf(tensors) {
+  return Object.values(tensors).reduce((sum, tensor) => sum + tensor.data.byteLength, 0);
+}
+
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, milliseconds);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    }, { once: true });
+  });
+}
+
+/** The least recently used goes first when all together have more than `most` bytes. */
+function boundedCache(most) {
+  const entries = new Map();
+  let held = 0;
+  return {
+    get(name) {
+      const entry = entries.get(name);
+      if (!entry) return null;
+      entries.delete(name);
+      entries.set(name, entry); // to the end of the order in which they go
+      return entry.value;
+    },
+    put(name, value, bytes) {
+      if (entries.has(name) || bytes > most / 2) return;
+      entries.set(name, { value, bytes });
+      held += bytes;
+      for (const [oldest, entry] of entries) {
+        if (held <= most) break;
+        entries.delete(oldest);
+        held -= entry.bytes;
+      }
+    },
+  };
+}

@@ -1,0 +1,67 @@
+/** What the page shows, as flat names and values; all of it stands in the link behind the #. */
+
+/** Names that every view shares, with the values that they begin with. */
+export const SHARED = {
+  kind: "text", // or "ids"
+  text: "",
+  ids: "",
+  tab: "heads",
+  layer: 0,
+  head: 0,
+  token: 0, // the token that is picked: a position, 0..N-1
+  row: 0, // the first query row and the first key of the block that the large map shows
+  key: 0,
+  size: 64, // rows and keys of that block at most
+  curve: "sqrt", // or "linear": how values become colours
+  light: "row", // or "column": what lights up in the text under the pointer
+  theme: "", // "light", "dark", or "" for what the system prefers
+};
+
+/** State with these names: values of numbers stay whole numbers from 0 on, all others are texts. */
+export function createState(defaults) {
+  let values = { ...defaults };
+  const listeners = new Set();
+
+  function tell(changed) {
+    if (changed.size) for (const listener of [...listeners]) listener(changed);
+  }
+
+  function change(next) {
+    const changed = new Set(Object.keys(defaults).filter((name) => next[name] !== values[name]));
+    values = next;
+    tell(changed);
+  }
+
+  return {
+    get: (name) => values[name],
+    /** Change some values, and tell who listens with the set of names that differ. */
+    set: (patch) => change({ ...values, ...patch }),
+    /** Tell who listens that these names are to be drawn again, though no value differs. */
+    touch: (...names) => tell(new Set(names)),
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    /** The part of a link behind the #: what differs from the beginning. */
+    toHash() {
+      const query = new URLSearchParams();
+      const unused = values.kind === "ids" ? "text" : "ids";
+      for (const [name, value] of Object.entries(values)) {
+        if (value !== defaults[name] && name !== unused) query.set(name, String(value));
+      }
+      return query.toString();
+    },
+    /** Take all values from a link; what it does not name, or names wrongly, is as at the beginning. */
+    fromHash(hash) {
+      const query = new URLSearchParams(hash.replace(/^#/, ""));
+      const next = { ...defaults };
+      for (const [name, initial] of Object.entries(defaults)) {
+        const given = query.get(name);
+        if (given === null) continue;
+        if (typeof initial !== "number") next[name] = given;
+        else if (/^\d{1,9}$/.test(given)) next[name] = Number(given);
+      }
+      change(next);
+    },
+  };
+}

@@ -1,0 +1,30 @@
+/** What stands on the page for a token: its string with what cannot be seen made visible, always as text. */
+
+const PICTURES = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
+
+/** The label of the token at a position of a run. */
+export function label(run, position) {
+  const string = run.strings?.[position];
+  if (string === undefined || string === null) return `#${run.ids[position]}`;
+  return string === "" ? "∅" : string.replace(/[\s\u0000-\u001f\u007f]/gu, picture);
+}
+
+/** A label of at most `most` characters. */
+export function shortLabel(run, position, most = 12) {
+  const characters = [...label(run, position)];
+  return characters.length <= most ? characters.join("") : `${characters.slice(0, most - 1).join("")}…`;
+}
+
+function picture(character) {
+  const code = character.codePointAt(0);
+  return PICTURES[character] ?? (code < 32 ? String.fromCodePoint(0x2400 + code) : "␣");
+}
+
+/** A list of ids out of what somebody typed: numbers with anything but letters, signs and dots between them. */
+export function idsOf(text) {
+  const words = text.split(/[\s,;[\]()]+/).filter(Boolean);
+  const wrong = words.find((word) => !/^\d{1,9}$/.test(word));
+  if (wrong !== undefined) throw new Error(`"${wrong.slice(0, 20)}" is not a token id; ids are whole numbers`);
+  if (!words.length) throw new Error("there is no token id");
+  return words.map(Number);
+}
