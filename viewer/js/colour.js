@@ -4,7 +4,7 @@
  */
 
 const ENDS = {
-  light: { lightness: [0.975, 0.27], hue: [205, 272], chroma: [0.008, 0.125] },
+  light: { lightness: [0.975, 0.27], hue: [225, 268], chroma: [0.004, 0.125] },
   dark: { lightness: [0.225, 0.955], hue: [268, 98], chroma: [0.02, 0.105] },
 };
 const STEPS = 256;
@@ -27,7 +27,7 @@ function make({ lightness, hue, chroma }) {
   for (let i = 0; i < STEPS; i++) {
     const t = i / (STEPS - 1);
     // chroma is fullest past the middle, and fades to both ends where the gamut is narrow
-    const c = chroma[0] + (chroma[1] - chroma[0]) * Math.sin(Math.PI * Math.min(1, 0.08 + 0.72 * t));
+    const c = chroma[0] + (chroma[1] - chroma[0]) * Math.sin(Math.PI * 0.8 * t);
     rgb.set(fromOklch(between(lightness, t), c, between(hue, t)), 3 * i);
   }
   return {

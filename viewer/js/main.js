@@ -56,26 +56,38 @@ function traffic() {
 function start() {
   const signal = runs.next();
   messages.clear();
+  document.body.classList.add("stale");
   performance.mark("headwater:start");
   return guard(async () => {
+    const name = currentInput();
     const input = state.get("kind") === "ids" ? { tokens: idsOf(state.get("ids")) } : { text: state.get("text") };
     // one row of what enters the first layer: no layer runs for it, and the answer names the tokens
     const { tokens } = await service.forward({ ...input, outputs: [{ name: "embeddings", rows: [0] }] }, { signal });
-    app.run = { ids: tokens.ids, strings: tokens.strings ?? null, n: tokens.ids.length, signal };
+    app.run = { ids: tokens.ids, strings: tokens.strings ?? null, n: tokens.ids.length, signal, input: name };
+    document.body.classList.remove("stale");
     strip.set(app.run);
-    withinBounds();
+    state.limitBy(within);
     strip.pick(state.get("token"));
     tabs.changed(new Set(["run"]));
   });
 }
 
-/** Layer, head, token and block within the model and the run, whatever a link said. */
-function withinBounds() {
-  const { layers, heads } = app.model, last = (app.run?.n ?? 1) - 1, patch = {};
-  for (const [name, most] of [["layer", layers - 1], ["head", heads - 1], ["token", last], ["row", last], ["key", last]]) {
-    patch[name] = Math.min(state.get(name), Math.max(0, most));
-  }
-  state.set(patch);
+/** Values within the model and the run, whatever a link says; a run of another input bounds nothing. */
+function within(values) {
+  const next = { ...values }, atMost = (name, most) => { next[name] = Math.min(next[name], most); };
+  atMost("layer", app.model.layers - 1);
+  atMost("head", app.model.heads - 1);
+  if (!app.model.tokenizer) next.kind = "ids";
+  if (app.run?.input === inputOf(values)) for (const name of ["token", "row", "key"]) atMost(name, app.run.n - 1);
+  return next;
+}
+
+function inputOf({ kind, text, ids }) {
+  return kind === "ids" ? `ids ${ids}` : `text ${text}`;
+}
+
+function currentInput() {
+  return inputOf(Object.fromEntries(INPUTS.map((name) => [name, state.get(name)])));
 }
 
 function showInput() {
@@ -89,13 +101,17 @@ function showInput() {
   field.placeholder = kind === "ids" ? "whole numbers, with commas or spaces between" : "a text";
 }
 
+function writeLink() {
+  history.replaceState(null, "", `#${state.toHash()}`);
+}
+
 function listen() {
   const form = byId("input"), field = byId("field");
   const submit = () => {
     const kind = new FormData(form).get("kind");
-    const before = INPUTS.map(state.get).join("\n");
+    const before = currentInput();
     state.set({ kind, [kind]: field.value });
-    if (INPUTS.map(state.get).join("\n") === before) start();
+    if (currentInput() === before) start();
   };
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -120,12 +136,11 @@ function listen() {
     }
     if (changed.has("token")) strip.pick(state.get("token"));
     tabs.changed(changed);
-    history.replaceState(null, "", `#${state.toHash()}`);
+    writeLink();
   });
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) === state.toHash()) return;
     state.fromHash(location.hash);
-    withinBounds();
   });
   byId("copy").addEventListener("click", async () => {
     try {
@@ -158,9 +173,10 @@ guard(async () => {
   if (!state.get("text") && !state.get("ids")) {
     const few = Array.from({ length: 12 }, (_, i) => Math.min(i + 1, vocabulary - 1));
     state.set(tokenizer ? { kind: "text", text: EXAMPLE } : { kind: "ids", ids: few.join(", ") });
-  } else if (!tokenizer) state.set({ kind: "ids" });
-  withinBounds();
+  }
+  state.limitBy(within);
   showInput();
+  writeLink();
   listen();
   tabs.show();
   await start();

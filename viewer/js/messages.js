@@ -16,7 +16,9 @@ export function createMessages() {
   return {
     /** Show an error as the service words it: its detail, the fields at fault, and its code. */
     show(error) {
-      const fields = (error.errors ?? []).map(({ pointer, message }) =>
+      // a detail often names its fields already
+      const others = (error.errors ?? []).filter(({ pointer, message }) => !error.message.includes(`${pointer}: ${message}`));
+      const fields = others.map(({ pointer, message }) =>
         el("li", {}, el("code", {}, pointer), ` ${message}`));
       problem.replaceChildren(
         el("p", {}, el("strong", {}, error.title ?? "This cannot be shown"), ": ", error.message),

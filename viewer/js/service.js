@@ -3,6 +3,7 @@
 import { parse } from "./safetensors.js";
 
 const CACHE_BYTES = 96 << 20;
+const ROWS_AT_ONCE = 1024; // rows of calls under way; a longer one goes by itself, and the next waits here, not there
 
 /** A refusal: `status`, `code`, `detail` (the message) and `errors` ([{pointer, message}]) as the service gave them. */
 export class Refusal extends Error {
@@ -21,7 +22,7 @@ export class Refusal extends Error {
  */
 export function createService({ onWait, askKey }) {
   let key = null; // in memory alone
-  const cache = boundedCache(CACHE_BYTES);
+  const cache = boundedCache(CACHE_BYTES), lane = createLane(ROWS_AT_ONCE);
   const traffic = { calls: 0, bytes: 0, usage: null };
 
   async function call(path, options, signal) {
@@ -54,12 +55,18 @@ export function createService({ onWait, askKey }) {
     const name = JSON.stringify(body);
     const held = cache.get(name);
     if (held) return held;
-    const response = await call("forward", {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/x-safetensors" },
-      body: name,
-    }, signal);
-    const buffer = await response.arrayBuffer();
+    const leave = await lane.enter((body.tokens ?? body.x ?? []).length, signal);
+    let buffer;
+    try {
+      const response = await call("forward", {
+        method: "POST",
+        headers: { "Content-Type": "application/json", Accept: "application/x-safetensors" },
+        body: name,
+      }, signal);
+      buffer = await response.arrayBuffer();
+    } finally {
+      leave();
+    }
     const { tensors, metadata } = parse(buffer);
     const answer = { tensors, tokens: json(metadata.tokens), usage: json(metadata.usage) };
     traffic.calls += 1;
@@ -108,7 +115,8 @@ function sizeOf(tensors) {
   return Object.values(tensors).reduce((sum, tensor) => sum + tensor.data.byteLength, 0);
 }
 
-function pause(milliseconds, signal) {
+/** A promise that is kept after so many milliseconds, and broken when the signal aborts. */
+export function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, milliseconds);
     signal?.addEventListener("abort", () => {
@@ -139,6 +147,42 @@ function boundedCache(most) {
         entries.delete(oldest);
         held -= entry.bytes;
       }
+    },
+  };
+}
+
+/** Lets calls through in their order while those under way have at most `most` rows together, or there are none. */
+function createLane(most) {
+  const waiting = [];
+  let rows = 0, calls = 0;
+
+  function advance() {
+    while (waiting.length && (calls === 0 || rows + waiting[0].size <= most)) {
+      const { size, begin } = waiting.shift();
+      rows += size;
+      calls += 1;
+      begin(() => {
+        rows -= size;
+        calls -= 1;
+        advance();
+      });
+    }
+  }
+
+  return {
+    /** A promise of a function to call at the end; it is refused with the signal's reason where that aborts first. */
+    enter(size, signal) {
+      signal?.throwIfAborted();
+      return new Promise((resolve, reject) => {
+        const entry = { size, begin: (leave) => (signal?.removeEventListener("abort", left), resolve(leave)) };
+        const left = () => {
+          waiting.splice(waiting.indexOf(entry), 1);
+          reject(signal.reason);
+        };
+        signal?.addEventListener("abort", left);
+        waiting.push(entry);
+        advance();
+      });
     },
   };
 }

@@ -19,14 +19,15 @@ export const SHARED = {
 
 /** State with these names: values of numbers stay whole numbers from 0 on, all others are texts. */
 export function createState(defaults) {
-  let values = { ...defaults };
+  let values = { ...defaults }, limit = (next) => next;
   const listeners = new Set();
 
   function tell(changed) {
     if (changed.size) for (const listener of [...listeners]) listener(changed);
   }
 
-  function change(next) {
+  function change(asked) {
+    const next = limit(asked);
     const changed = new Set(Object.keys(defaults).filter((name) => next[name] !== values[name]));
     values = next;
     tell(changed);
@@ -34,6 +35,11 @@ export function createState(defaults) {
 
   return {
     get: (name) => values[name],
+    /** From now on all values go through this function, which gives those that can be. */
+    limitBy(within) {
+      limit = within;
+      change(values);
+    },
     /** Change some values, and tell who listens with the set of names that differ. */
     set: (patch) => change({ ...values, ...patch }),
     /** Tell who listens that these names are to be drawn again, though no value differs. */

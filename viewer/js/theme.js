@@ -19,9 +19,14 @@ export function followTheme(state, button) {
   return theme;
 }
 
-/** The theme's colours as CSS texts, for figures: ink, muted, paper, line, accent. */
+/** By how much figures on the page are larger than in a file: as much as its letters, which grow on wide screens. */
+export function zoom() {
+  return parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+}
+
+/** The theme's colours as CSS texts, for figures: ink, muted, paper, line, accent, action. */
 export function inkOf() {
   const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(["ink", "muted", "paper", "line", "accent"].map((name) =>
+  return Object.fromEntries(["ink", "muted", "paper", "line", "accent", "action"].map((name) =>
     [name, style.getPropertyValue(`--${name}`).trim()]));
 }

@@ -1,5 +1,6 @@
 /** What stands on the page for a token: its string with what cannot be seen made visible, always as text. */
 
+const MANY = 64;
 const PICTURES = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 
 /** The label of the token at a position of a run. */
@@ -13,6 +14,11 @@ export function label(run, position) {
 export function shortLabel(run, position, most = 12) {
   const characters = [...label(run, position)];
   return characters.length <= most ? characters.join("") : `${characters.slice(0, most - 1).join("")}…`;
+}
+
+/** The label with the token's position before it where there are many, so that equal ones can be told apart. */
+export function placedLabel(run, position) {
+  return run.n > MANY ? `${position} ${shortLabel(run, position, 9)}` : shortLabel(run, position, 14);
 }
 
 function picture(character) {

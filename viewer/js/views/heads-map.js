@@ -2,10 +2,12 @@
 
 import { svg } from "../dom.js";
 import { frame, paint, picture, words } from "../figure.js";
-import { shortLabel } from "../tokens.js";
+import { zoom } from "../theme.js";
+import { placedLabel } from "../tokens.js";
 import { exact, visibility } from "./maps.js";
 
-const LEFT = 118, TOP = 96, RIGHT = 46, BOTTOM = 12, FONT_SIZE = 12;
+const RIGHT = 46, BOTTOM = 12, FONT_SIZE = 12;
+const LETTER = 7.4; // pixels of a letter, about
 const SLANT = -55; // degrees of the labels above the columns
 
 /**
@@ -15,34 +17,38 @@ const SLANT = -55; // degrees of the labels above the columns
 export function drawMap(map, model, room, look) {
   const { run, rows, keys, cells } = map;
   const height = rows[1] - rows[0], width = keys[1] - keys[0];
-  const fits = Math.min((room.width - LEFT - RIGHT) / width, (room.height - TOP - BOTTOM) / height);
+  // as much beside the cells as the longest label needs
+  const longest = (range) => Math.max(9, ...positions(range).map((at) => [...placedLabel(run, at)].length));
+  const left = Math.max(96, 14 + LETTER * longest(rows)), top = 24 + 0.82 * LETTER * longest(keys);
+  const fits = Math.min((room.width - left - RIGHT) / width, (room.height - top - BOTTOM) / height);
   const cell = Math.max(2, Math.min(40, fits >= 8 ? Math.floor(fits) : fits));
   const sees = visibility(model, map.layer), { ink } = look;
   const canvas = paint(document.createElement("canvas"), height, width,
     (i, j) => (sees(rows[0] + i, keys[0] + j) ? cells[i * width + j] : null), look);
-  const size = { width: LEFT + cell * width + RIGHT, height: TOP + cell * height + BOTTOM };
+  const size = { width: left + cell * width + RIGHT, height: top + cell * height + BOTTOM };
   const node = frame(size.width, size.height, ink, `attention of layer ${map.layer}, head ${map.head}`);
   node.append(
-    picture(canvas, LEFT, TOP, cell * width, cell * height),
-    svg("rect", { x: LEFT, y: TOP, width: cell * width, height: cell * height, fill: "none", stroke: ink.line }),
-    words(LEFT - 8, TOP - 10, "query ↓  key →", { fill: ink.muted, size: 10.5, anchor: "end" }),
-    labels(run, rows, cell, ink, "row"), labels(run, keys, cell, ink, "column"),
-  );
-  return { node, geometry: { cell, left: LEFT, top: TOP, rows, keys, ...size } };
+    picture(canvas, left, top, cell * width, cell * height),
+    svg("rect", { x: left, y: top, width: cell * width, height: cell * height, fill: "none", stroke: ink.line }),
+    words(left - 8, top - 10, "query ↓  key →", { fill: ink.muted, size: 10.5, anchor: "end" }),
+      );
+  const geometry = { cell, left, top, rows, keys, ...size };
+  for (const [axis, range] of [["row", rows], ["column", keys]]) {
+    const every = Math.max(1, Math.ceil((FONT_SIZE + 1) / cell)), style = { fill: ink.ink, size: Math.min(FONT_SIZE + 1, Math.max(10, cell)) };
+    node.append(svg("g", { "data-axis": axis },
+      ...positions(range).filter((at) => (at - range[0]) % every === 0).map((at) => axisLabel(run, at, axis, geometry, style))));
+  }
+  return { node, geometry };
 }
 
-function labels(run, [from, to], cell, ink, axis) {
-  const group = svg("g", { "data-axis": axis });
-  const every = Math.max(1, Math.ceil((FONT_SIZE + 1) / cell)), size = Math.min(FONT_SIZE + 1, Math.max(10, cell));
-  for (let at = from; at < to; at += every) group.append(axisLabel(run, at, at - from, cell, axis, { fill: ink.ink, size }));
-  return group;
+function positions([from, to]) {
+  return Array.from({ length: to - from }, (_, i) => from + i);
 }
 
-function axisLabel(run, at, offset, cell, axis, style) {
-  const text = run.n > 64 ? `${at} ${shortLabel(run, at, 9)}` : shortLabel(run, at, 14);
-  const middle = (offset + 0.5) * cell;
-  const node = axis === "row" ? words(LEFT - 7, TOP + middle + 4, text, { ...style, anchor: "end" })
-    : words(LEFT + middle + 3, TOP - 7, text, { ...style, rotate: SLANT });
+function axisLabel(run, at, axis, { cell, left, top, rows, keys }, style) {
+  const middle = (at - (axis === "row" ? rows : keys)[0] + 0.5) * cell;
+  const node = axis === "row" ? words(left - 7, top + middle + 4, placedLabel(run, at), { ...style, anchor: "end" })
+    : words(left + middle + 3, top - 7, placedLabel(run, at), { ...style, rotate: SLANT });
   node.setAttribute("data-label", at);
   return node;
 }
@@ -86,9 +92,8 @@ export function createMap(root, { onPoint, onPick, onMove }) {
 
   /** The label of a row or column in the accent's colour, above its neighbours; where it was skipped it appears. */
   function emphasize(at, axis) {
-    const { cell, rows, keys } = shown.geometry, { ink } = shown.look;
-    const node = axisLabel(shown.map.run, at, at - (axis === "row" ? rows : keys)[0], cell, axis,
-      { fill: ink.accent, size: 13, weight: 700 });
+    const { ink } = shown.look;
+    const node = axisLabel(shown.map.run, at, axis, shown.geometry, { fill: ink.accent, size: 13, weight: 700 });
     for (const [name, value] of Object.entries({ stroke: ink.paper, "stroke-width": 5, "paint-order": "stroke" })) {
       node.setAttribute(name, value);
     }
@@ -134,6 +139,7 @@ export function createMap(root, { onPoint, onPick, onMove }) {
       const marks = svg("g", { "data-marks": "" });
       node.append(marks);
       if (cursor && (cursor.query < map.rows[0] || cursor.query >= map.rows[1] || cursor.key < map.keys[0] || cursor.key >= map.keys[1])) cursor = null;
+      node.style.width = `${geometry.width * zoom()}px`;
       shown = { node, geometry, marks, map, look };
       root.replaceChildren(node);
       if (cursor) point(cursor);

@@ -2,19 +2,21 @@
 
 import { el, numberSelect, segmented, svg } from "../dom.js";
 import { frame, legend, picture, words } from "../figure.js";
-import { latest } from "../service.js";
+import { latest, pause } from "../service.js";
+import { zoom } from "../theme.js";
 import { label } from "../tokens.js";
 import { createGrid } from "./heads-grid.js";
 import { createMap, drawMap, valueAt } from "./heads-map.js";
 import { createOverview } from "./heads-overview.js";
 import { blockOf, largeCells, largeMap } from "./maps.js";
 
+const STEADY_MS = 60; // what is passed on the way to another head or block is not asked for
 const SIZES = { 32: "32", 64: "64", 128: "128" };
 
 export default {
   id: "heads",
   title: "Heads",
-  help: "Grid: arrows choose layer and head. Map: arrows move the cursor, Shift and arrows move the block, Enter picks the token. Tokens: left and right.",
+  help: "Arrows: head and layer in the grid, the cursor in the map (Shift: its block; Enter: pick the token), the token in the text.",
   create,
 };
 
@@ -38,7 +40,7 @@ function create(root, app) {
     el("div", { class: "heads-grid" }, el("h2", {}, "All heads", el("small", {}, "layers down, heads across")), gridRoot, gridNote),
     el("div", { class: "heads-map" },
       el("div", { class: "controls" }, layer, head, el("span", { class: "control" }, "Lights up", light), curve, key),
-      readout, mapRoot, block)));
+      readout, el("div", { class: "map-side" }, mapRoot, block))));
 
   const grid = createGrid(gridRoot, app);
   const map = createMap(mapRoot, { onPoint: point, onPick: pick, onMove: shift });
@@ -46,13 +48,14 @@ function create(root, app) {
   gridRoot.addEventListener("grown", drawOverview);
   let width = 0;
   new ResizeObserver(([{ contentRect }]) => {
-    if (Math.abs(contentRect.width - width) < 2 || !map.map) return;
+    if (!contentRect.width || Math.abs(contentRect.width - width) < 2 || !map.map) return;
     width = contentRect.width;
     show(map.map);
   }).observe(mapRoot);
 
   const look = () => ({ theme: app.theme(), curve: state.get("curve"), ink: app.ink() });
-  const room = () => ({ width: mapRoot.clientWidth || 640, height: Math.max(420, innerHeight - 330) });
+  const room = () => ({ width: (mapRoot.clientWidth || 640) / zoom(), height: Math.max(420, (innerHeight - aboveMap() - 60) / zoom()) });
+  const aboveMap = () => mapRoot.getBoundingClientRect().top + scrollY;
 
   function point(at) {
     const shown = map.map;
@@ -93,11 +96,12 @@ function create(root, app) {
     state.set({ row: within(row), key: within(column) });
   }
 
-  function load() {
+  function load(moving) {
     const signal = loading.next(app.run.signal), run = app.run;
     const [i, h] = [state.get("layer"), state.get("head")], part = blockOf(state, run.n);
     mapRoot.setAttribute("aria-busy", "true");
     return app.guard(async () => {
+      if (moving) await pause(STEADY_MS, signal);
       const { map: tensor } = await service.outputs(run, [largeMap(run, i, h, part)], { signal });
       show({ run, layer: i, head: h, rows: part.rows, keys: part.keys, cells: largeCells(tensor, h) });
       mapRoot.removeAttribute("aria-busy");
@@ -140,7 +144,7 @@ function create(root, app) {
       if (any("run")) map.clear();
       if (any("run", "layer", "head", "row", "key", "size")) {
         drawOverview();
-        load();
+        load(!any("run"));
       } else if (any("theme", "curve") && map.map) show(map.map);
     },
     leave() {

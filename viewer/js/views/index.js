@@ -1,5 +1,6 @@
 /** The views, in the order of their tabs. README.md beside this file says how one is added. */
 
 import heads from "./heads.js";
+import token from "./token.js";
 
-export const VIEWS = [heads];
+export const VIEWS = [heads, token];
