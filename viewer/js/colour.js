@@ -44,7 +44,7 @@ function between([from, to], t) {
 }
 
 /** OKLCH to the bytes of sRGB; hue in degrees. The matrices are those that define OKLab. */
-function fromOklch(lightness, chroma, hue) {
+export function fromOklch(lightness, chroma, hue) {
   const a = chroma * Math.cos((hue * Math.PI) / 180), b = chroma * Math.sin((hue * Math.PI) / 180);
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
   const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;

@@ -19,6 +19,26 @@ export function parse(buffer) {
   return { tensors, metadata };
 }
 
+/** A body of float32 tensors, `{name: {shape, data}}`, with this text under the metadata key `request`. */
+export function pack(tensors, request) {
+  const header = { __metadata__: { request } };
+  let at = 0;
+  for (const [name, { shape, data }] of Object.entries(tensors)) {
+    header[name] = { dtype: "F32", shape, data_offsets: [at, at + data.byteLength] };
+    at += data.byteLength;
+  }
+  const text = new TextEncoder().encode(JSON.stringify(header)), length = 8 * Math.ceil(text.length / 8);
+  const body = new Uint8Array(8 + length + at).fill(32, 8, 8 + length); // spaces, so that the numbers are aligned
+  new DataView(body.buffer).setBigUint64(0, BigInt(length), true);
+  body.set(text, 8);
+  at = 8 + length;
+  for (const { data } of Object.values(tensors)) {
+    body.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), at);
+    at += data.byteLength;
+  }
+  return body;
+}
+
 function numbers(dtype, bytes, name) {
   switch (dtype) {
     case "F32": return new Float32Array(bytes);

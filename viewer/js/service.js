@@ -1,6 +1,6 @@
 /** Calls to the service: the key, waiting while it loads or is full, refusals in its own words, and a bounded cache. */
 
-import { parse } from "./safetensors.js";
+import { pack, parse } from "./safetensors.js";
 
 const CACHE_BYTES = 96 << 20;
 const ROWS_AT_ONCE = 1024; // rows of calls under way; a longer one goes by itself, and the next waits here, not there
@@ -53,27 +53,38 @@ export function createService({ onWait, askKey }) {
   /** One answer of POST /forward: `{tensors, tokens, usage}`. Refusals are thrown; a signal that aborts, too. */
   async function forward(body, { signal } = {}) {
     const name = JSON.stringify(body);
-    const held = cache.get(name);
+    return answer(name, "application/json", name, (body.tokens ?? body.x ?? []).length, signal);
+  }
+
+  /** The same for float32 tensors that are sent in binary, `{name: {shape: [rows, width], data}}`, and the other fields. */
+  async function send(tensors, fields, { signal, name = null } = {}) {
+    const rows = Object.values(tensors).reduce((sum, { shape }) => sum + shape[0], 0);
+    return answer(name, "application/x-safetensors", pack(tensors, JSON.stringify(fields)), rows, signal);
+  }
+
+  /** The answer to a body, held under a name unless that is null. */
+  async function answer(name, type, body, rows, signal) {
+    const held = name === null ? null : cache.get(name);
     if (held) return held;
-    const leave = await lane.enter((body.tokens ?? body.x ?? []).length, signal);
+    const leave = await lane.enter(rows, signal);
     let buffer;
     try {
       const response = await call("forward", {
         method: "POST",
-        headers: { "Content-Type": "application/json", Accept: "application/x-safetensors" },
-        body: name,
+        headers: { "Content-Type": type, Accept: "application/x-safetensors" },
+        body,
       }, signal);
       buffer = await response.arrayBuffer();
     } finally {
       leave();
     }
     const { tensors, metadata } = parse(buffer);
-    const answer = { tensors, tokens: json(metadata.tokens), usage: json(metadata.usage) };
+    const found = { tensors, tokens: json(metadata.tokens), usage: json(metadata.usage) };
     traffic.calls += 1;
     traffic.bytes += buffer.byteLength;
-    traffic.usage = answer.usage;
-    cache.put(name, answer, sizeOf(tensors));
-    return answer;
+    traffic.usage = found.usage;
+    if (name !== null) cache.put(name, found, sizeOf(tensors));
+    return found;
   }
 
   return {
@@ -82,6 +93,7 @@ export function createService({ onWait, askKey }) {
       return (await call("model", { headers: { Accept: "application/json" } }, signal)).json();
     },
     forward,
+    send,
     /** The tensors of these outputs for a run's tokens, by name. */
     async outputs(run, outputs, { signal } = {}) {
       return (await forward({ tokens: run.ids, outputs }, { signal: signal ?? run.signal })).tensors;
