@@ -9,7 +9,7 @@ STAMP := .venv/installed
 DEPLOY_BIN := .venv-deploy/bin
 DEPLOY_STAMP := .venv-deploy/installed
 
-.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz image image-test deploy-test deploy-rules load soak clean
+.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu bench-viewer browser fuzz image image-test deploy-test deploy-rules load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,6 +29,13 @@ run: $(STAMP) ## serve a model: MODEL=path or name, HOST, PORT
 
 test: $(STAMP) ## run every test
 	$(BIN)/python -m pytest
+
+browser: ## install chromium, in which the viewer is tested (root, Debian); elsewhere say what to install
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then echo "there is a chromium"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get install -y --no-install-recommends chromium fonts-dejavu-core \
+	  || { apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }; \
+	else echo "make: install chromium (Debian: apt-get install chromium fonts-dejavu-core), for the tests of the viewer" >&2; exit 1; fi
 
 observability-test: $(STAMP) ## rules and dashboard: promtool, scripted samples, and a real Prometheus beside a real server
 	deploy/observability/check.sh
@@ -65,6 +72,9 @@ bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the eve
 
 bench-gpu: $(STAMP) ## on a GPU: all points against float64, and speed beside the card's own limit, in a few minutes
 	$(BIN)/python -m bench.gpu
+
+bench-viewer: $(STAMP) ## the viewer in a browser: time to the first map and bytes, for 16 to 2,000 tokens
+	$(BIN)/python -m bench.viewer
 
 fuzz: $(STAMP) ## 50,000 mutated bodies against a server: no fault, none slow, no memory lost
 	$(BIN)/python -m bench.fuzz

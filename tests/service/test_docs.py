@@ -67,13 +67,6 @@ def test_the_docs_read_the_document_of_this_service(tiny: httpx.Client) -> None:
     assert tiny.get("/docs/oauth2-redirect").status_code in (200, 404)
 
 
-def test_the_root_leads_to_the_docs(tiny: httpx.Client) -> None:
-    response = tiny.get("/")
-    assert response.is_redirect
-    assert urljoin(str(response.request.url), response.headers["location"]) == f"{tiny.base_url}/docs"
-    assert tiny.get("/", follow_redirects=True).status_code == 200
-
-
 def document(client: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = client.get("/openapi.json").json()
     return found

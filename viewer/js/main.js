@@ -1,9 +1,9 @@
 /** Puts the page together: the model, the input, the run that all views share, the tabs. */
 
 import { byId } from "./dom.js";
-import { createMessages } from "./messages.js";
+import { createMessages, Told } from "./messages.js";
 import { savePng, saveSvg } from "./save.js";
-import { createService, latest, Refusal } from "./service.js";
+import { createService, latest } from "./service.js";
 import { createState, SHARED } from "./state.js";
 import { createStrip } from "./strip.js";
 import { createTabs } from "./tabs.js";
@@ -36,7 +36,7 @@ async function guard(work) {
     return await work();
   } catch (error) {
     if (error?.name === "AbortError") return undefined;
-    if (!(error instanceof Refusal)) console.warn(error);
+    if (!(error instanceof Told)) console.error(error);
     messages.show(error);
     return undefined;
   } finally {
@@ -66,9 +66,10 @@ function start() {
     app.run = { ids: tokens.ids, strings: tokens.strings ?? null, n: tokens.ids.length, signal, input: name };
     document.body.classList.remove("stale");
     strip.set(app.run);
+    tabs.newRun();
     state.limitBy(within);
     strip.pick(state.get("token"));
-    tabs.changed(new Set(["run"]));
+    tabs.changed(new Set());
   });
 }
 
@@ -153,7 +154,7 @@ function listen() {
   for (const [id, save] of [["save-png", savePng], ["save-svg", saveSvg]]) {
     byId(id).addEventListener("click", () => guard(async () => {
       const figure = tabs.figure();
-      if (!figure) throw new Error("there is nothing to save yet");
+      if (!figure) throw new Told("Not saved", "there is nothing to save yet");
       const name = ["headwater", app.model.name, state.get("tab"), `layer-${state.get("layer")}`, `head-${state.get("head")}`];
       await save(figure, name.join("-").replace(/[^\w.-]+/g, "_"));
     }));

@@ -2,6 +2,14 @@
 
 import { byId, el } from "./dom.js";
 
+/** What went wrong in words for the reader, under this title; anything else that is thrown is a fault of the page. */
+export class Told extends Error {
+  constructor(title, message) {
+    super(message);
+    this.title = title;
+  }
+}
+
 /** The messages of the page; see each function. */
 export function createMessages() {
   const problem = byId("problem"), status = byId("status"), keyForm = byId("key"), keyField = byId("key-field");

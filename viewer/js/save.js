@@ -1,5 +1,7 @@
 /** A view's figure as a file: an SVG that needs nothing beside itself, or its picture as PNG. */
 
+import { Told } from "./messages.js";
+
 /** Save an <svg> element as it stands. */
 export function saveSvg(figure, name) {
   download(new Blob([sourceOf(figure)], { type: "image/svg+xml" }), `${name}.svg`);
@@ -16,7 +18,7 @@ export async function savePng(figure, name, scale = 2) {
     canvas.height = scale * Number(figure.getAttribute("height"));
     canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
     const blob = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
-    if (!blob) throw new Error("the picture is too large for this browser; save it as SVG");
+    if (!blob) throw new Told("Not saved", "the picture is too large for this browser; save it as SVG");
     download(blob, `${name}.png`);
   } finally {
     URL.revokeObjectURL(image.src);

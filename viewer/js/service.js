@@ -1,17 +1,17 @@
 /** Calls to the service: the key, waiting while it loads or is full, refusals in its own words, and a bounded cache. */
 
+import { Told } from "./messages.js";
 import { pack, parse } from "./safetensors.js";
 
 const CACHE_BYTES = 96 << 20;
 const ROWS_AT_ONCE = 1024; // rows of calls under way; a longer one goes by itself, and the next waits here, not there
 
 /** A refusal: `status`, `code`, `detail` (the message) and `errors` ([{pointer, message}]) as the service gave them. */
-export class Refusal extends Error {
+export class Refusal extends Told {
   constructor(status, body) {
-    super(body.detail ?? `the service answered ${status}`);
+    super(body.title ?? "The service refused", body.detail ?? `it answered ${status}`);
     this.status = status;
     this.code = body.code ?? "";
-    this.title = body.title ?? "";
     this.errors = body.errors ?? [];
   }
 }

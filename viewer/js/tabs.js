@@ -52,7 +52,11 @@ export function createTabs(views, app) {
 
   return {
     show,
-    /** Some names of the state, or "run", have changed. */
+    /** There is a new run; `changed` tells the view of it when the state is within it. */
+    newRun() {
+      for (const entry of entries) entry.missed.add("run");
+    },
+    /** Some names of the state have changed. */
     changed(names) {
       for (const entry of entries) for (const name of names) entry.missed.add(name);
       if (names.has("tab")) {

@@ -1,5 +1,7 @@
 /** What stands on the page for a token: its string with what cannot be seen made visible, always as text. */
 
+import { Told } from "./messages.js";
+
 const MANY = 64;
 const PICTURES = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍", "\u00a0": "⍽" };
 
@@ -30,7 +32,7 @@ function picture(character) {
 export function idsOf(text) {
   const words = text.split(/[\s,;[\]()]+/).filter(Boolean);
   const wrong = words.find((word) => !/^\d{1,9}$/.test(word));
-  if (wrong !== undefined) throw new Error(`"${wrong.slice(0, 20)}" is not a token id; ids are whole numbers`);
-  if (!words.length) throw new Error("there is no token id");
+  if (wrong !== undefined) throw new Told("These are no token ids", `"${wrong.slice(0, 20)}" is not a token id; ids are whole numbers`);
+  if (!words.length) throw new Told("These are no token ids", "there is no token id");
   return words.map(Number);
 }

@@ -27,8 +27,11 @@ export function drawMap(map, model, room, look) {
     (i, j) => (sees(rows[0] + i, keys[0] + j) ? cells[i * width + j] : null), look);
   const size = { width: left + cell * width + RIGHT, height: top + cell * height + BOTTOM };
   const node = frame(size.width, size.height, ink, `attention of layer ${map.layer}, head ${map.head}`);
+  const cellsShown = picture(canvas, left, top, cell * width, cell * height);
+  const about = { "data-row": rows[0], "data-key": keys[0], "data-rows": height, "data-keys": width };
+  for (const [name, value] of Object.entries(about)) cellsShown.setAttribute(name, value);
   node.append(
-    picture(canvas, left, top, cell * width, cell * height),
+    cellsShown,
     svg("rect", { x: left, y: top, width: cell * width, height: cell * height, fill: "none", stroke: ink.line }),
     words(left - 8, top - 10, "query ↓  key →", { fill: ink.muted, size: 10.5, anchor: "end" }),
       );

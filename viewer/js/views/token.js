@@ -75,6 +75,7 @@ function create(root, app) {
 
   function draw() {
     heading.textContent = `Layer ${shown.layer}, token ${shown.token} “${label(shown.run, shown.token)}”: where each head looks from it, and who looks at it`;
+    if (cards.contains(document.activeElement)) root.focus({ preventScroll: true }); // what had it is drawn anew
     cards.replaceChildren(drawing((cards.clientWidth || 900) / zoom()));
     lightUp(state.get("head"), "from");
   }
