@@ -110,8 +110,9 @@ class Viewer:
         return found
 
     def calls(self) -> list[Any]:
-        """Bodies of the calls to POST /forward so far, in JSON."""
-        return [r.post_data_json for r in self.requests if urlsplit(r.url).path.endswith("/forward")]
+        """Bodies of the calls to POST /forward so far, of those in JSON."""
+        forward = [r for r in self.requests if urlsplit(r.url).path.endswith("/forward")]
+        return [r.post_data_json for r in forward if r.headers["content-type"] == "application/json"]
 
     def close(self, *, refused: int = 0) -> None:
         """Close the window; it made no error, but the console names so many refusals, and asked no other host."""

@@ -38,7 +38,7 @@ function drawBox({ kind, x, y, width, title }, open, ink) {
   const left = x - width / 2, top = y - HEIGHT / 2;
   const outline = { width, height: HEIGHT, rx: 6, fill: ink.paper, stroke: open ? ink.accent : ink.ink, "stroke-width": open ? 3 : 1.2 };
   const node = svg("g", {
-    role: "button", tabindex: open ? 0 : -1, "data-kind": kind, "aria-pressed": open, cursor: "pointer",
+    role: "button", tabindex: open ? 0 : -1, "data-kind": kind, "aria-pressed": String(open), cursor: "pointer",
     "aria-label": `${title}: ${kind}`,
   });
   if (isPerHead(kind)) {

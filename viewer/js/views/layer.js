@@ -122,6 +122,8 @@ function create(root, app) {
     return app.guard(async () => {
       const output = { name: `layers.${i}.${kind}`, as: "point", rows: { start: rows[0], stop: rows[1] } };
       if (isPerHead(kind)) output.heads = [h];
+      // no row that is shown sees a key behind the last of them
+      if (isMap(kind) && model.causal && rows[1] < run.n) output.keys = { start: 0, stop: rows[1] };
       const { point: tensor } = await service.outputs(run, [output], { signal });
       const sees = isMap(kind) ? visibility(model, i) : () => true;
       const masked = isMap(kind) && (model.causal || model.points[output.name].window !== null);
@@ -188,7 +190,8 @@ function create(root, app) {
       layer.choose(state.get("layer"));
       head.choose(state.get("head"));
       curve.choose(state.get("curve"));
-      if (any("token") && !any("run", "layer.from") && !inside(state.get("token"))) {
+      // a link that names rows shows those
+      if (any("token", "run") && !(any("run") && state.get("layer.from")) && !inside(state.get("token"))) {
         state.set({ "layer.from": Math.max(0, Math.min(state.get("token"), app.run.n - ROWS)) }); // comes here again
       }
       if (any("run", "layer", "layer.point", "theme")) drawing();

@@ -5,7 +5,7 @@ import { palette } from "../colour.js";
 import { frame, words } from "../figure.js";
 import { shortLabel } from "../tokens.js";
 
-const LEFT = 78, RIGHT = 40, BOTTOM = 10, SMALL = 46, LETTER = 6.6;
+const LEFT = 78, RIGHT = 40, BOTTOM = 10, SMALL = 60, LETTER = 6.6;
 
 /** The name of a line: 0 is what enters the first layer, i+1 what leaves layer i. */
 export function lineName(line) {
@@ -45,14 +45,14 @@ export function drawGrid({ run, columns: [from, to], lines, shade, text, cell, c
         node.append(words(x + cellWidth / 2, y + 15, cut, {
           fill: t > 0.5 === (theme === "light") ? "#ffffff" : "#111111", size: 11.5, anchor: "middle",
         }));
-        if (t <= 0.5 && theme === "dark") node.lastChild.setAttribute("fill", ink.ink);
+        node.lastChild.setAttribute("pointer-events", "none");
       }
     }
   }
   if (chosen.token >= from && chosen.token < to) {
     node.append(svg("rect", {
       x: LEFT + (chosen.token - from) * cellWidth - 1, y: top + chosen.line * cellHeight - 1, width: cellWidth + 1, height: cellHeight + 1,
-      fill: "none", stroke: ink.accent, "stroke-width": 2.5,
+      fill: "none", stroke: ink.accent, "stroke-width": 2.5, "pointer-events": "none",
     }));
   }
   const geometry = {

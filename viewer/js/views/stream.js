@@ -164,7 +164,8 @@ function create(root, app) {
         detail.clear();
       }
       const [from, to] = columnsNow(), token = state.get("token");
-      if (any("token", "run") && (token < from || token >= to)) {
+      // a link that names tokens shows those
+      if (any("token", "run", "stream.mode") && !(any("run") && state.get("stream.from")) && (token < from || token >= to)) {
         state.set({ "stream.from": Math.max(0, Math.min(token - Math.floor(most() / 2), app.run.n - most())) }); // comes here again
       }
       describe();
