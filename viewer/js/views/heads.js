@@ -54,7 +54,11 @@ function create(root, app) {
   }).observe(mapRoot);
 
   const look = () => ({ theme: app.theme(), curve: state.get("curve"), ink: app.ink() });
-  const room = () => ({ width: (mapRoot.clientWidth || 640) / zoom(), height: Math.max(520, (innerHeight - aboveMap() - 60) / zoom()) });
+  // as high as the window has room, but a block of many cells may need scrolling
+  const room = () => ({
+    width: (mapRoot.clientWidth || 640) / zoom(),
+    height: Math.max(app.run.n > state.get("size") ? 520 : 400, (innerHeight - aboveMap() - 64) / zoom()),
+  });
   const aboveMap = () => mapRoot.getBoundingClientRect().top + scrollY;
 
   function point(at) {
