@@ -31,7 +31,7 @@ test: $(STAMP) ## run every test
 	$(BIN)/python -m pytest
 
 browser: ## install chromium, in which the viewer is tested (root, Debian); elsewhere say what to install
-	@if command -v chromium chromium-browser google-chrome >/dev/null; then echo "there is a chromium"; \
+	@if command -v chromium || command -v chromium-browser || command -v google-chrome; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get install -y --no-install-recommends chromium fonts-dejavu-core \
 	  || { apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }; \

@@ -62,8 +62,8 @@ def measure(page: Page, url: str, n: int, layer: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table."""
-    print("| N | layer | first map, ms | small maps in sight, ms | kB so far | another head, ms | kB after all layers | "
-          "all maps in float32, MB |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
+    print("| N | layer | first map, ms | small maps in sight, ms | kB so far | another head, ms | ", end="")
+    print("kB after all layers | all maps in float32, MB |\n|---|---|---|---|---|---|---|---|")
     with serving("smollm2-135m-instruct") as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
         for n in LENGTHS:

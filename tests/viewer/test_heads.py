@@ -112,6 +112,9 @@ def test_of_a_long_text_a_block_is_fetched_and_can_be_moved(
     viewer.page.wait_for_selector('.map svg > image[data-row="96"][data-key="96"]')
     assert same(viewer.settled().point_at(150, 131), block[150, 131])
     assert viewer.point_at(131, 150) == "masked"
+    inside = "chip => { const a = chip.getBoundingClientRect(), b = chip.parentNode.getBoundingClientRect();"
+    inside += " return a.top >= b.top && a.bottom <= b.bottom; }"
+    assert viewer.page.locator(".chip.query").evaluate(inside), "the line of tokens follows the pointer"
     assert "rows 96 to 159 and keys 96 to 159" in viewer.page.locator(".block").inner_text()
 
     widest = 48 * 8 + 64 * 64  # cells a head of a small map, or of a block

@@ -4,7 +4,7 @@ import { Told } from "./messages.js";
 import { pack, parse } from "./safetensors.js";
 
 const CACHE_BYTES = 96 << 20;
-const ROWS_AT_ONCE = 1024; // rows of calls under way; a longer one goes by itself, and the next waits here, not there
+const ROWS_AT_ONCE = 512; // rows of calls under way; a longer one goes by itself, and the next waits here, not there
 
 /** A refusal: `status`, `code`, `detail` (the message) and `errors` ([{pointer, message}]) as the service gave them. */
 export class Refusal extends Told {

@@ -22,6 +22,14 @@ export function createStrip(root, { theme, onPick }) {
     chips[next]?.focus();
   });
 
+  /** Scroll the line, and it alone, until a chip can be seen. */
+  function reveal(chip) {
+    const top = chip.offsetTop;
+    if (top < root.scrollTop || top + chip.offsetHeight > root.scrollTop + root.clientHeight) {
+      root.scrollTop = top - root.clientHeight / 2;
+    }
+  }
+
   function clear() {
     for (const chip of lit) {
       chip.style.removeProperty("background-color");
@@ -52,10 +60,7 @@ export function createStrip(root, { theme, onPick }) {
       if (!chip) return;
       chip.setAttribute("aria-selected", "true");
       chip.setAttribute("tabindex", "0");
-      const top = chip.offsetTop - root.offsetTop;
-      if (top < root.scrollTop || top + chip.offsetHeight > root.scrollTop + root.clientHeight) {
-        root.scrollTop = top - root.clientHeight / 2;
-      }
+      reveal(chip);
     },
     /** Light tokens up: `values` maps positions to values in 0..1; `query` and `key` get a frame. */
     light(values, curve, { query = null, key = null } = {}) {
@@ -75,6 +80,7 @@ export function createStrip(root, { theme, onPick }) {
           marked.push(chips[at]);
         }
       }
+      if (marked.length) reveal(marked[0]);
     },
     clear,
   };

@@ -10,7 +10,7 @@ import { createMap, drawMap, valueAt } from "./heads-map.js";
 import { createOverview } from "./heads-overview.js";
 import { blockOf, largeCells, largeMap } from "./maps.js";
 
-const STEADY_MS = 60; // what is passed on the way to another head or block is not asked for
+const STEADY_MS = 120; // what is passed on the way to another head or block is not asked for
 const SIZES = { 32: "32", 64: "64", 128: "128" };
 
 export default {
@@ -54,7 +54,11 @@ function create(root, app) {
   }).observe(mapRoot);
 
   const look = () => ({ theme: app.theme(), curve: state.get("curve"), ink: app.ink() });
-  const room = () => ({ width: (mapRoot.clientWidth || 640) / zoom(), height: Math.max(420, (innerHeight - aboveMap() - 60) / zoom()) });
+  // as high as the window has room, but a block of many cells may need scrolling
+  const room = () => ({
+    width: (mapRoot.clientWidth || 640) / zoom(),
+    height: Math.max(app.run.n > state.get("size") ? 520 : 400, (innerHeight - aboveMap() - 64) / zoom()),
+  });
   const aboveMap = () => mapRoot.getBoundingClientRect().top + scrollY;
 
   function point(at) {
