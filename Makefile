@@ -17,11 +17,11 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install Headwater with what its tests need
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no python3.11 found; name one with PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@echo "installing into .venv (the first time takes a minute or two)"
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test,lint]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test,lint,docs]' -e './client[progress]'
 	@touch $(STAMP)
 
 run: $(STAMP) ## serve a model: MODEL=path or name, HOST, PORT

@@ -1,0 +1,154 @@
+"""The client for threads: each call waits for its answer. One client may be used by several threads at once."""
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx
+
+from headwater_client.answer import Answer
+from headwater_client.call_fields import CallFields, forward_request
+from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, Unreachable
+from headwater_client.exchange import Request, Service, announced_length, log
+from headwater_client.map_options import MapFields, map_options, total_of
+from headwater_client.receiving import WholeBody
+from headwater_client.retrying import Retries, Tries
+from headwater_client.service_state import DryRun, Model
+from headwater_client.streaming import Stream
+from headwater_client.sync_map import MapRun
+from headwater_client.tensors import Array
+
+T = TypeVar("T")
+TIMEOUT_SECONDS = 320.0  # above the service's own deadline, which says more than a silence does
+PROBE_SECONDS = 1.0
+
+
+class Client:
+    """Asks one service.
+
+    url: where it is, such as http://127.0.0.1:8000.
+    api_key: sent as `Authorization: Bearer`; it stands in no log line, message or repr.
+    timeout: seconds for which the service may be silent; None for no limit.
+    retries: `Retries`, or a number of retries beyond the first try.
+    verify: as in httpx: False, or an ssl.SSLContext. trust_env: whether HTTP_PROXY and the like are heeded.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+        retries: Retries | int | None = Retries(),  # noqa: B008  # it is frozen
+        verify: Any = True,
+        trust_env: bool = True,
+    ) -> None:
+        self._service = Service.at(url, api_key, timeout, verify=verify, trust_env=trust_env)
+        self._retries = Retries.of(retries)
+        self._http = httpx.Client(**self._service.options())
+
+    def forward(self, *, request_id: str | None = None, **call: Unpack[CallFields]) -> Answer:
+        """Run a sequence, or several, through the stack: the arguments are those of `CallFields`.
+
+        Raises a HeadwaterError for whatever keeps the answer from coming, ValueError for what is no request at all.
+        """
+        request = forward_request(call, request_id)
+        return Answer(*self._patiently(request, self._whole))
+
+    def stream(self, *, request_id: str | None = None, **call: Unpack[CallFields]) -> Stream:
+        """The same call, whose tensors are given one by one as they come: `for name, array in client.stream(...)`.
+
+        The service makes answers above its `stream_above_bytes` layer by layer, and smaller ones whole. What can be
+        refused is raised here; what was begun is not asked again.
+        """
+        return self._patiently(forward_request(call, request_id), self._begun)
+
+    def dry_run(self, *, n: int | None = None, **call: Unpack[CallFields]) -> DryRun:
+        """What a call would cost, without running it; `n`, a number of rows, may stand for its input."""
+        return DryRun.from_json(self._json(forward_request(call, n=n, dry_run=True)))
+
+    def model(self) -> Model:
+        """The loaded model: its sizes, its points, the limits in force."""
+        return Model.from_json(self._json(Request("GET", "model")))
+
+    def ready(self) -> bool:
+        """Whether the service takes calls now; False too where there is none."""
+        try:
+            self._once(Request("GET", "readyz"), self._whole)
+        except (NotReady, Unreachable):
+            return False
+        return True
+
+    def wait_until_ready(self, seconds: float = 300.0) -> None:
+        """Return as soon as the service takes calls. Raises what kept it from that after so many seconds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self._once(Request("GET", "readyz"), self._whole)
+                return
+            except (NotReady, Unreachable) as error:
+                wait = min(PROBE_SECONDS, error.retry_after or PROBE_SECONDS / 4)
+                if time.monotonic() + wait > deadline:
+                    raise
+            time.sleep(wait)
+
+    def map(self, inputs: Iterable[Any], **options: Unpack[MapFields]) -> MapRun:
+        """Ask for many sequences, several at a time: iterate over the results, or `run()` it to its end.
+
+        inputs: texts, token ids [N], matrices x [N, d], or objects with the fields of one; any iterable, looked at as
+        far as it is needed. It is read in a thread of the run's own. The options are those of `MapFields`.
+        """
+        return MapRun(self._service, inputs, map_options(options, total_of(inputs)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _patiently(self, request: Request, read: Callable[[Request, httpx.Response], T]) -> T:
+        tries = Tries(self._retries)
+        while True:
+            try:
+                return self._once(request, read)
+            except HeadwaterError as error:
+                wait = tries.wait_after(error)
+                log.debug("again in %.2f s: %s, request %s", wait, type(error).__name__, request.id)
+            time.sleep(wait)
+
+    def _once(self, request: Request, read: Callable[[Request, httpx.Response], T]) -> T:
+        with request.sending():
+            response = self._http.send(self._http.build_request(**request.arguments()), stream=True)
+        try:
+            if response.status_code != 200:
+                with request.receiving():
+                    body = response.read()
+                raise request.refusal(response, body)
+            request.check(response)
+            return read(request, response)
+        except BaseException:
+            response.close()
+            raise
+
+    def _whole(self, request: Request, response: httpx.Response) -> tuple[Array, str]:
+        with request.receiving():
+            body = WholeBody(announced_length(response))
+            for piece in response.iter_bytes():
+                body.add(piece)
+            return body.whole(), response.headers.get("x-request-id", request.id)
+
+    def _begun(self, request: Request, response: httpx.Response) -> Stream:
+        return Stream(request, response)
+
+    def _json(self, request: Request) -> Any:
+        body, _ = self._patiently(request, self._whole)
+        try:
+            return json.loads(body.tobytes())
+        except ValueError:
+            raise BrokenAnswer("the answer is not JSON", request_id=request.id) from None
