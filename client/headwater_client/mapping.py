@@ -1,8 +1,9 @@
 """A run over many sequences: a bounded number of calls at a time, and of results that nobody has taken yet."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from headwater_client.answer import Answer
@@ -16,6 +17,7 @@ from headwater_client.run_directory import RunDirectory, digest
 if TYPE_CHECKING:
     from headwater_client.async_client import AsyncClient
 
+_END = object()
 _HELD = 2  # results and calls under way together, as a multiple of the calls
 
 
@@ -123,17 +125,32 @@ class _Source:
         self._pulling = asyncio.Lock()  # an async generator cannot be asked twice at once
         self._pulled = 0
         self._later = aiter(inputs) if isinstance(inputs, AsyncIterable) else None
-        self._now = None if isinstance(inputs, AsyncIterable) else iter(inputs)
+        self._at_hand = isinstance(inputs, Sequence)
+        self._now: Iterator[Any] = iter(()) if isinstance(inputs, AsyncIterable) else iter(inputs)
 
     async def pull(self) -> tuple[int, Any] | None:
         """The next, or None at the end."""
         async with self._pulling:
-            try:
-                item = next(self._now) if self._now is not None else await anext(self._later)  # type: ignore[arg-type]
-            except (StopIteration, StopAsyncIteration):
+            if self._later is not None:
+                item = await anext(self._later, _END)
+            elif self._at_hand:
+                item = next(self._now, _END)
+            else:  # it may read files, or be a run of its own
+                item = await asyncio.to_thread(next, self._now, _END)
+            if item is _END:
                 return None
             self._pulled += 1
             return self._pulled - 1, item
+
+
+async def _to_its_end(write: Callable[..., Path], *arguments: Any) -> Path:
+    """In a thread; whoever is cancelled meanwhile waits for it, so that nothing is written when the run is over."""
+    writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments))
+    try:
+        return await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.wait([writing])
+        raise
 
 
 @contextmanager
@@ -168,7 +185,7 @@ class _Asker:
             return Result(index, error=error)
         if self._directory is None:
             return Result(index, held=answer)
-        path = await asyncio.to_thread(self._directory.keep, index, input_sha256, answer)
+        path = await _to_its_end(self._directory.keep, index, input_sha256, answer)
         return Result(index, path)
 
     def _prepared(self, item: Any) -> tuple[Input, str]:

@@ -97,8 +97,8 @@ class Client:
     def map(self, inputs: Iterable[Any], **options: Unpack[MapFields]) -> MapRun:
         """Ask for many sequences, several at a time: iterate over the results, or `run()` it to its end.
 
-        inputs: texts, token ids [N], matrices x [N, d], or objects with the fields of one; any iterable, looked at as
-        far as it is needed. It is read in a thread of the run's own. The options are those of `MapFields`.
+        inputs: texts, token ids [N], matrices x [N, d], or objects with fields; any iterable, which is read no further
+        than is needed, and in other threads, so that it may take its time. The options are those of `MapFields`.
         """
         return MapRun(self._service, inputs, map_options(options, total_of(inputs)))
 

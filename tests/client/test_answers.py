@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,10 @@ import torch
 
 from headwater_client import Answer, BrokenAnswer, Client, Output, Retries
 from tests.client.conftest import async_client_of, client_of
-from tests.server import Server, serving
+from tests.server import Server
 from tests.service.calls import ask, assert_rows_close, ids, rows, same_bits
 
 CALL: dict[str, Any] = {"tokens": ids(13), "outputs": ["layers.*.attn_probs", "layers.1.z", "logits"]}
-
-
-@pytest.fixture(scope="module")
-def streaming_server(tiny_directory: Path) -> Iterator[Server]:
-    """The tiny model; every answer is streamed."""
-    with serving(tiny_directory, "--threads", "1", "--stream-above-bytes", "1") as server:
-        yield server
 
 
 def test_an_answer_has_the_arrays_of_a_plain_call_by_the_same_names(client: Client, tiny: httpx.Client) -> None:
@@ -178,11 +170,11 @@ def test_a_saved_answer_reads_the_same_here_and_in_the_formats_own_library(clien
 
 
 def test_a_stream_gives_the_tensors_of_the_whole_answer_in_the_order_of_the_stack(
-    streaming_server: Server, client: Client
+    small_server: Server, client: Client
 ) -> None:
     call = {"tokens": ids(13), "outputs": ["logits", "layers.*.resid_post", "layers.*.attn_probs"]}
     whole = client.forward(**call)
-    with client_of(streaming_server) as other, other.stream(**call, request_id="piece-by-piece") as stream:
+    with client_of(small_server) as other, other.stream(**call, request_id="piece-by-piece") as stream:
         assert stream.about.model == "tiny"
         assert stream.about.request_id == "piece-by-piece"
         assert stream.about.tokens["ids"] == ids(13)
@@ -207,11 +199,11 @@ def test_the_first_layer_of_a_stream_is_there_before_the_last_one_has_been_sent(
         assert line["code"] == "caller_left", line
 
 
-def test_a_streamed_answer_that_fails_on_the_way_is_a_broken_answer(streaming_server: Server) -> None:
+def test_a_streamed_answer_that_fails_on_the_way_is_a_broken_answer(small_server: Server) -> None:
     x = np.full((5, 30), 1e5, dtype=np.float32)
     x[:, ::2] *= -1
     call: Any = {"x": x, "outputs": ["layers.0.ln1", {"name": "layers.2.resid_post", "dtype": "float16"}]}
-    with client_of(streaming_server, retries=Retries(first_wait=0.01)) as client:
+    with client_of(small_server, retries=Retries(first_wait=0.01)) as client:
         stream = client.stream(**call)
         assert next(stream)[0] == "layers.0.ln1"
         with pytest.raises(BrokenAnswer) as failed:
@@ -240,9 +232,9 @@ def test_dry_run_model_and_readiness_are_typed(client: Client) -> None:
     client.wait_until_ready(1.0)
 
 
-def test_both_clients_give_the_same(streaming_server: Server) -> None:
+def test_both_clients_give_the_same(small_server: Server) -> None:
     async def of_the_other() -> tuple[Answer, list[tuple[str, Any]], Any, Any, bool]:
-        async with async_client_of(streaming_server) as client:
+        async with async_client_of(small_server) as client:
             await client.wait_until_ready(1.0)
             answer = await client.forward(**CALL)
             stream = await client.stream(**CALL)
@@ -250,7 +242,7 @@ def test_both_clients_give_the_same(streaming_server: Server) -> None:
             return answer, tensors, await client.dry_run(**CALL), await client.model(), await client.ready()
 
     answer, tensors, cost, model, ready = asyncio.run(of_the_other())
-    with client_of(streaming_server) as client:
+    with client_of(small_server) as client:
         expected = client.forward(**CALL)
         assert list(answer) == list(expected)
         assert all(same_bits(answer[name], expected[name]) for name in expected)

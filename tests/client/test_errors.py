@@ -3,9 +3,7 @@
 import asyncio
 import logging
 import socket
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +13,11 @@ import pytest
 import headwater_client as hw
 from headwater_client import Client, HeadwaterError
 from headwater_client.retrying import Retries, Tries
-from tests.client.conftest import async_client_of, client_of
-from tests.server import Server, serving
+from tests.client.conftest import KEY, Faulty, async_client_of, client_of
+from tests.server import Server
 from tests.service.calls import ids
 from tests.service.faulty import FAILS, HOLDS, NO_MEMORY
 from tests.service.test_life import SLOW_LOADER, Planted, planted
-
-KEY = "a-key-that-nobody-may-see"
-FAULTY = (sys.executable, str(Path(__file__).parents[1] / "service" / "faulty.py"))
-POLLS = Retries(attempts=1)
-
-
-@pytest.fixture(scope="module")
-def faulty_server(tiny_directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The tiny model with faults planted, an API key, and room for one request at a time."""
-    keys, faults = tmp_path_factory.mktemp("keys") / "keys", tmp_path_factory.mktemp("faults")
-    keys.write_text(f"tests {KEY}\n")
-    options = ("--api-keys-file", str(keys), "--max-queue-requests", "1")
-    with serving(tiny_directory, "--threads", "1", *options, program=FAULTY, FAULTS=str(faults)) as server:
-        server.faults = faults  # type: ignore[attr-defined]
-        yield server
 
 
 def both(server: Server, call: dict[str, Any], **options: Any) -> HeadwaterError:
@@ -87,18 +70,18 @@ def test_a_deadline_of_the_callers_own_is_a_deadline_exceeded(mgm_server: Server
     assert (error.status, error.code) == (504, "deadline_passed")
 
 
-def test_faults_of_the_service_are_told_from_the_callers(faulty_server: Server) -> None:
-    error = both(faulty_server, {"tokens": [FAILS, 1]}, api_key=KEY)
+def test_faults_of_the_service_are_told_from_the_callers(faulty: Faulty) -> None:
+    error = both(faulty.server, {"tokens": [FAILS, 1]}, api_key=KEY)
     assert type(error) is hw.ServerFault
     assert (error.status, error.code) == (500, "internal_error")
-    error = both(faulty_server, {"tokens": [NO_MEMORY, 1]}, api_key=KEY)
+    error = both(faulty.server, {"tokens": [NO_MEMORY, 1]}, api_key=KEY)
     assert type(error) is hw.OutOfMemory
     assert error.status == 500
 
 
 @pytest.mark.parametrize("key", [None, "another-key"])
-def test_without_the_right_key_it_is_unauthorized(faulty_server: Server, key: str | None) -> None:
-    error = both(faulty_server, {"tokens": [1]}, api_key=key)
+def test_without_the_right_key_it_is_unauthorized(faulty: Faulty, key: str | None) -> None:
+    error = both(faulty.server, {"tokens": [1]}, api_key=key)
     assert type(error) is hw.Unauthorized
     assert error.status == 401
 
@@ -111,34 +94,34 @@ def test_another_service_at_the_address_is_not_found(tiny_server: Server) -> Non
             client.forward(tokens=[1])
 
 
-def test_a_full_queue_is_busy_a_silence_is_timed_out_and_room_ends_both(faulty_server: Server) -> None:
+def test_a_full_queue_is_busy_a_silence_is_timed_out_and_room_ends_both(faulty: Faulty) -> None:
     """One caller holds the model; the next is sent away with an appointment, and what is asked twice is answered."""
-    faults = faulty_server.faults  # type: ignore[attr-defined]
-    with client_of(faulty_server, api_key=KEY, retries=0, timeout=0.5) as impatient:
+    with client_of(faulty.server, api_key=KEY, retries=0, timeout=0.5) as impatient:
         with pytest.raises(hw.TimedOut) as silent:
             impatient.forward(tokens=[HOLDS])
         assert isinstance(silent.value, hw.DeadlineExceeded)
-        (faults / "go").touch()
+        (faulty.folder / "go").touch()
+        _until(lambda: not (faulty.folder / "go").exists() and not (faulty.folder / "held").exists())
     held: list[Any] = []
 
     def hold() -> None:
-        with client_of(faulty_server, api_key=KEY) as first:
+        with client_of(faulty.server, api_key=KEY) as first:
             held.append(first.forward(tokens=[HOLDS]))
 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        _until(lambda: (faults / "held").exists())
-        error = both(faulty_server, {"tokens": [1]}, api_key=KEY, retries=0)
+        _until(lambda: (faulty.folder / "held").exists())
+        error = both(faulty.server, {"tokens": [1]}, api_key=KEY, retries=0)
         assert type(error) is hw.Busy
         assert (error.status, error.code) == (429, "queue_full")
         assert error.retry_after is not None
         assert error.retry_after >= 1
     finally:
-        (faults / "go").touch()
+        (faulty.folder / "go").touch()
         holder.join(30)
     assert held[0]["layers.2.resid_post"].shape == (1, 30)
-    with client_of(faulty_server, api_key=KEY) as patient:
+    with client_of(faulty.server, api_key=KEY) as patient:
         assert patient.forward(tokens=[1])["layers.2.resid_post"].shape == (1, 30)
 
 
@@ -202,7 +185,7 @@ def test_what_is_no_answer_of_headwater_is_a_broken_answer(tiny_server: Server) 
         ("418 I'm a teapot\r\nContent-Type: application/json", b"[]", hw.InvalidRequest),
         ("302 Found\r\nLocation: http://127.0.0.1:1/", b"", hw.BrokenAnswer),
     ]:
-        with _saying(f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body) as url:
+        with Saying(f"HTTP/1.1 {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body) as url:
             client = Client(url, trust_env=False, retries=0)
             with pytest.raises(kind) as failed:
                 client.forward(tokens=[1])
@@ -210,7 +193,7 @@ def test_what_is_no_answer_of_headwater_is_a_broken_answer(tiny_server: Server) 
             client.close()
 
 
-class _saying:
+class Saying:
     """A server that reads a request and says these bytes."""
 
     def __init__(self, said: bytes) -> None:
@@ -281,17 +264,18 @@ def test_tries_end_by_number_by_time_and_where_the_appointment_is_too_late() -> 
 
 
 def test_no_address_and_no_key_gets_into_a_log_a_repr_or_a_message(
-    faulty_server: Server, caplog: pytest.LogCaptureFixture
+    faulty: Faulty, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    with client_of(faulty_server, api_key=KEY, retries=0) as client:
+    with client_of(faulty.server, api_key=KEY, retries=0) as client:
         client.forward(tokens=[1])
-        errors = [both(faulty_server, {"tokens": [999]}, api_key=KEY)]
-        errors.append(both(faulty_server, {"tokens": [1]}, api_key="another-key"))
+        client.map([[1]], concurrency=1).run()
+        errors = [both(faulty.server, {"tokens": [999]}, api_key=KEY)]
+        errors.append(both(faulty.server, {"tokens": [1]}, api_key="another-key"))
         texts = [repr(client), str(client), *(record.getMessage() for record in caplog.records)]
         texts += [text for error in errors for text in (repr(error), str(error))]
     assert any("422" in text and "request" in text for text in texts), "our own line is there"
-    port = str(faulty_server.port)
+    port = str(faulty.server.port)
     assert [text for text in texts if KEY in text or "another-key" in text or "127.0.0.1" in text or port in text] == []
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +17,8 @@ import safetensors.numpy
 
 import headwater_client as hw
 from headwater_client import Client, Output, Result, Retries
-from tests.client.conftest import async_client_of, client_of
+from tests.client.conftest import KEY, QUEUE, Faulty, async_client_of, client_of
+from tests.client.relay import Relay
 from tests.server import Server, serving
 from tests.service.calls import assert_rows_close, ids, rows, same_bits
 
@@ -131,34 +131,35 @@ def test_one_wrong_sequence_fails_alone_and_all_that_is_wrong_with_it_is_kept(
             client.map(inputs, on_error="raise").run()
 
 
-def test_a_wrong_key_ends_the_run_at_once(tiny_directory: Path, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("right-key\n")
-    with serving(tiny_directory, "--threads", "1", "--api-keys-file", str(keys)) as server:
-        taken: list[int] = []
+def test_a_wrong_key_ends_the_run_at_once(faulty: Faulty) -> None:
+    taken: list[int] = []
 
-        def source() -> Iterator[list[int]]:
-            for n in range(500):
-                taken.append(n)
-                yield [1, 2]
+    def source() -> Iterator[list[int]]:
+        for n in range(500):
+            taken.append(n)
+            yield [1, 2]
 
-        with client_of(server, api_key="wrong-key") as client:
-            with pytest.raises(hw.Unauthorized):
-                client.map(source()).run()
-            assert len(taken) <= 17
-        with client_of(server, api_key="right-key") as client:
-            assert client.map(INPUTS).run().asked == 29
+    with client_of(faulty.server, api_key="wrong-key") as client:
+        with pytest.raises(hw.Unauthorized):
+            client.map(source()).run()
+        assert len(taken) <= 17
+    with client_of(faulty.server, api_key=KEY) as client:
+        assert client.map([[1, 2]] * 7, concurrency=1).run().asked == 7
 
 
-def test_a_flooded_service_answers_all_in_the_end(tiny_directory: Path) -> None:
-    """A queue of four and sixteen callers: most are sent away with a Retry-After, and come when told."""
-    with serving(tiny_directory, "--threads", "1", "--max-queue-requests", "4") as server, client_of(server) as client:
+def test_a_flooded_service_answers_all_in_the_end(small_server: Server) -> None:
+    """A queue of four and sixteen callers: many are sent away with a Retry-After, and come when told."""
+    with client_of(small_server) as client:
         wanted = expected(client, INPUTS, OUTPUTS)
-        results = list(client.map(INPUTS, outputs=OUTPUTS, concurrency=16))
+        results = list(client.map(INPUTS, outputs=OUTPUTS, concurrency=4 * QUEUE))
         assert_all_there(results, wanted)
-        assert sum('"queue_full"' in line for line in server.lines) >= 4, "it was not flooded"
-        appointments = [json.loads(line) for line in server.lines if '"queue_full"' in line]
-        assert all(one["status"] == 429 for one in appointments)
+    assert len(lines_of(small_server, 429)) >= QUEUE, "it was not flooded"
+
+
+def lines_of(server: Server, status: int) -> list[dict[str, Any]]:
+    """The log's lines of calls that ended with this status."""
+    calls = [json.loads(line) for line in server.lines if '"/forward"' in line]
+    return [call for call in calls if call.get("status") == status]
 
 
 def test_a_restart_in_the_middle_loses_nothing_and_gives_nothing_twice(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_gives_nothing_twice(tmp_path:
         results = [next(run) for _ in range(5)]
         first.process.kill()
         first.process.wait()
-    done = sum('"status":200' in line and '"/forward"' in line for line in first.lines)
+    done = len(lines_of(first, 200))
     assert 5 <= done < 24, "there was nothing left to ask for"
     with serving("mgm", "--threads", "1", "--port", str(first.port)) as second:
         results += run
@@ -185,19 +186,26 @@ def test_a_restart_in_the_middle_loses_nothing_and_gives_nothing_twice(tmp_path:
         assert second.process.poll() is None
 
 
-def test_another_model_on_the_same_port_ends_the_run(tiny_directory: Path, tmp_path: Path) -> None:
-    from model.checkpoint.initialise import initialise
-    from tests.conftest import TINY
+def test_another_model_at_the_same_address_ends_the_run(tiny_server: Server, mgm_server: Server) -> None:
+    retries = Retries(attempts=None, seconds=60.0, first_wait=0.01)
+    with Relay(tiny_server.port) as relay, Client(relay.url, trust_env=False) as client:
+        run = client.map(INPUTS, concurrency=1, retries=retries)
+        assert next(run).error is None
+        relay.port = mgm_server.port
+        relay.cut()
+        with pytest.raises(hw.ModelChanged):
+            run.run()
 
-    initialise(tmp_path / "other", seed=12, **TINY)
-    with serving(tiny_directory, "--threads", "1") as first:
-        client = client_of(first)
-        run = client.map(INPUTS, concurrency=1, retries=Retries(attempts=None, seconds=60.0, longest_wait=0.5))
-        first_result = next(run)
-        assert first_result.error is None
-    with serving(tmp_path / "other", "--threads", "1", "--port", str(first.port)), pytest.raises(hw.ModelChanged):
-        run.run()
-    client.close()
+
+def test_connections_that_break_again_and_again_cost_no_sequence(tiny_server: Server) -> None:
+    retries = Retries(attempts=None, seconds=60.0, first_wait=0.01)
+    with Relay(tiny_server.port) as relay, Client(relay.url, trust_env=False) as client:
+        wanted = expected(client, INPUTS, OUTPUTS)
+        results = []
+        for result in client.map(INPUTS, outputs=OUTPUTS, concurrency=3, retries=retries):
+            relay.cut()
+            results.append(result)
+        assert_all_there(results, wanted)
 
 
 # --- directories
@@ -308,9 +316,7 @@ def test_a_wrong_option_is_named(client: Client, options: dict[str, Any], messag
 
 def test_the_package_loads_httpx_and_numpy_and_nothing_else_of_ours_or_torchs() -> None:
     code = "import sys, headwater_client; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=dict(os.environ)
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert {"httpx", "numpy", "headwater_client"} <= loaded
@@ -323,9 +329,7 @@ def test_a_script_that_leaves_a_run_lying_ends_all_the_same(tiny_server: Server)
         "run = hw.Client(sys.argv[1], trust_env=False).map([[1, 2]] * 500)\n"
         "print(next(run).answer['layers.2.resid_post'].shape)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, tiny_server.url], capture_output=True, text=True, timeout=60, env=dict(os.environ)
-    )
+    done = subprocess.run([sys.executable, "-c", code, tiny_server.url], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "(2, 30)\n", "")
 
 
