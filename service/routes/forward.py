@@ -12,7 +12,7 @@ from service.door import admit
 from service.dry_run import estimate, refused
 from service.errors import NotAcceptable, Unprocessable, invalid
 from service.forwarding import run_streamed, run_whole
-from service.openapi import FORWARD
+from service.openapi.routes import FORWARD
 from service.parts import Parts, parts_in
 from service.routes.arriving import arrived_call, is_small
 from service.routes.encoding import encoded, is_quick
