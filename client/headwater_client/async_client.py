@@ -11,19 +11,19 @@ import httpx
 
 from headwater_client.answer import Answer
 from headwater_client.call_fields import CallFields, forward_request
-from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, Unreachable
-from headwater_client.exchange import Request, Service, announced_length, log
+from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, TimedOut, Unreachable
+from headwater_client.exchange import Request, Service, announced_length, log, pause_after, probe
 from headwater_client.map_options import MapFields, map_options, total_of
 from headwater_client.mapping import AsyncMapRun
 from headwater_client.receiving import WholeBody
 from headwater_client.retrying import Retries, Tries
 from headwater_client.service_state import DryRun, Model
 from headwater_client.streaming import AsyncStream
+from headwater_client.sync_exchange import once, whole
 from headwater_client.tensors import Array
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 320.0  # above the service's own deadline, which says more than a silence does
-PROBE_SECONDS = 1.0
 
 
 class AsyncClient:
@@ -39,15 +39,15 @@ class AsyncClient:
         verify: Any = True,
         trust_env: bool = True,
     ) -> None:
-        service = Service.at(url, api_key, timeout, verify=verify, trust_env=trust_env)
+        self._service = Service.at(url, api_key, timeout, verify=verify, trust_env=trust_env)
         self._retries = Retries.of(retries)
-        self._http = httpx.AsyncClient(**service.options())
+        self._http = httpx.AsyncClient(**self._service.options())
 
     @classmethod
     def of(cls, service: Service) -> Self:
         """A client of a service that was checked before."""
         client = cls.__new__(cls)
-        client._retries = Retries()
+        client._service, client._retries = service, Retries()
         client._http = httpx.AsyncClient(**service.options())
         return client
 
@@ -74,8 +74,8 @@ class AsyncClient:
     async def ready(self) -> bool:
         """Whether the service takes calls now; False too where there is none."""
         try:
-            await self._once(Request("GET", "readyz"), self._whole)
-        except (NotReady, Unreachable):
+            await self._once(probe(), self._whole)
+        except (NotReady, Unreachable, TimedOut):
             return False
         return True
 
@@ -84,10 +84,10 @@ class AsyncClient:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                await self._once(Request("GET", "readyz"), self._whole)
+                await self._once(probe(), self._whole)
                 return
-            except (NotReady, Unreachable) as error:
-                wait = min(PROBE_SECONDS, error.retry_after or PROBE_SECONDS / 4)
+            except (NotReady, Unreachable, TimedOut) as error:
+                wait = pause_after(error)
                 if time.monotonic() + wait > deadline:
                     raise
             await asyncio.sleep(wait)
@@ -124,9 +124,12 @@ class AsyncClient:
             await asyncio.sleep(wait)
 
     async def _once(self, request: Request, read: Callable[[Request, httpx.Response], Awaitable[T]]) -> T:
-        with request.sending():
-            built = self._http.build_request(**request.arguments(asynchronous=True))
-            response = await self._http.send(built, stream=True)
+        try:
+            with request.sending():
+                built = self._http.build_request(**request.arguments(asynchronous=True))
+                response = await self._http.send(built, stream=True)
+        except Unreachable as lost:
+            raise await self._refused_early(request, lost) from None
         try:
             if response.status_code != 200:
                 with request.receiving():
@@ -137,6 +140,19 @@ class AsyncClient:
         except BaseException:
             await response.aclose()
             raise
+
+    async def _refused_early(self, request: Request, lost: Unreachable) -> HeadwaterError:
+        """What a service said that refused a large body before it was sent: asyncio drops what it has not read by then.
+
+        A blocking socket still has it, so the request is made once more in a thread.
+        """
+        if not request.is_large:
+            return lost
+        try:
+            await asyncio.to_thread(self._over_a_thread, request)
+        except HeadwaterError as error:
+            return error
+        return lost
 
     async def _whole(self, request: Request, response: httpx.Response) -> tuple[Array, str]:
         with request.receiving():
@@ -156,3 +172,7 @@ class AsyncClient:
             return json.loads(body.tobytes())
         except ValueError:
             raise BrokenAnswer("the answer is not JSON", request_id=request.id) from None
+
+    def _over_a_thread(self, request: Request) -> tuple[Array, str]:
+        with httpx.Client(**self._service.options()) as http:
+            return once(http, request, whole)

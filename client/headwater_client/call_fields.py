@@ -46,4 +46,6 @@ def forward_request(
     asked: Any = {name: given[name] for name in ("outputs", "timeout_ms") if name in given}
     body = body_of(cast(Input, one), fields.get("inputs"), n=n, **asked)
     params = {"dry_run": "true"} if dry_run else {}
-    return Request("POST", "forward", body, params, **({"id": request_id} if request_id is not None else {}))
+    if request_id is None:
+        return Request("POST", "forward", body, params)
+    return Request("POST", "forward", body, params, id=request_id)

@@ -18,6 +18,7 @@ import httpx
 from headwater_client.call import JSON, SAFETENSORS, Body
 from headwater_client.errors import BrokenAnswer, HeadwaterError, TimedOut, Unreachable, error_of
 
+PROBE_SECONDS, PAUSE_SECONDS = 5.0, 1.0  # of silence for a probe; between two of them at most
 log = logging.getLogger("headwater_client")
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 4.0  # that a connection is kept: less than the service keeps it, which would close it under a request
@@ -89,6 +90,7 @@ class Request:
     path: str
     body: Body | None = None
     params: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None  # seconds of silence, where it is not the client's own
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
@@ -101,17 +103,23 @@ class Request:
         content: Any = None
         if self.body is not None:
             headers |= {"Content-Type": self.body.content_type, "Content-Length": str(self.body.nbytes)}
-            small = self.body.nbytes <= _SMALL_BYTES
-            content = b"".join(self.body.buffers) if small else None
-            if not small:
+            if self.is_large:
                 content = self.body.sent_async() if asynchronous else self.body.sent()
+            else:
+                content = b"".join(self.body.buffers)
         return {
             "method": self.method,
             "url": self.path,
             "params": dict(self.params) or None,
             "headers": headers,
             "content": content,
+            **({"timeout": self.timeout} if self.timeout is not None else {}),
         }
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its body may be refused before all of it is sent."""
+        return self.body is not None and self.body.nbytes > _SMALL_BYTES
 
     @contextmanager
     def sending(self) -> Iterator[None]:
@@ -166,6 +174,16 @@ class Request:
         seconds = time.monotonic() - began
         log.debug("%s %s: %s after %.3f s, request %s", self.method, self.path, kind.__name__, seconds, self.id)
         return kind(detail, request_id=self.id)
+
+
+def probe() -> Request:
+    """Whether the service takes calls."""
+    return Request("GET", "readyz", timeout=PROBE_SECONDS)
+
+
+def pause_after(error: HeadwaterError) -> float:
+    """The seconds until the next probe, after one that said no."""
+    return min(PAUSE_SECONDS, error.retry_after or PAUSE_SECONDS / 4)
 
 
 def announced_length(response: httpx.Response) -> int | None:

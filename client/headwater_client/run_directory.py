@@ -59,7 +59,7 @@ class RunDirectory:
                 left.unlink()
             wanted = {"format": FORMAT, **about}
             if (path / RUN).exists():
-                _compare(json.loads((path / RUN).read_text(encoding="utf-8")), wanted)
+                _compare(_read(path / RUN), wanted)
             else:
                 with _written(path / RUN) as file:
                     file.write(json.dumps(wanted, indent=1).encode())
@@ -140,6 +140,13 @@ def _lock(file: IO[str]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise RunInUse("another run writes into this directory") from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise RunMismatch(f"{path.name} is not what a run writes; take another directory") from None
 
 
 def _compare(found: Any, wanted: Mapping[str, Any]) -> None:

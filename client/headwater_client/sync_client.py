@@ -10,19 +10,17 @@ import httpx
 
 from headwater_client.answer import Answer
 from headwater_client.call_fields import CallFields, forward_request
-from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, Unreachable
-from headwater_client.exchange import Request, Service, announced_length, log
+from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, TimedOut, Unreachable
+from headwater_client.exchange import Request, Service, log, pause_after, probe
 from headwater_client.map_options import MapFields, map_options, total_of
-from headwater_client.receiving import WholeBody
 from headwater_client.retrying import Retries, Tries
 from headwater_client.service_state import DryRun, Model
 from headwater_client.streaming import Stream
+from headwater_client.sync_exchange import once, whole
 from headwater_client.sync_map import MapRun
-from headwater_client.tensors import Array
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 320.0  # above the service's own deadline, which says more than a silence does
-PROBE_SECONDS = 1.0
 
 
 class Client:
@@ -55,7 +53,7 @@ class Client:
         Raises a HeadwaterError for whatever keeps the answer from coming, ValueError for what is no request at all.
         """
         request = forward_request(call, request_id)
-        return Answer(*self._patiently(request, self._whole))
+        return Answer(*self._patiently(request, whole))
 
     def stream(self, *, request_id: str | None = None, **call: Unpack[CallFields]) -> Stream:
         """The same call, whose tensors are given one by one as they come: `for name, array in client.stream(...)`.
@@ -63,7 +61,7 @@ class Client:
         The service makes answers above its `stream_above_bytes` layer by layer, and smaller ones whole. What can be
         refused is raised here; what was begun is not asked again.
         """
-        return self._patiently(forward_request(call, request_id), self._begun)
+        return self._patiently(forward_request(call, request_id), Stream)
 
     def dry_run(self, *, n: int | None = None, **call: Unpack[CallFields]) -> DryRun:
         """What a call would cost, without running it; `n`, a number of rows, may stand for its input."""
@@ -76,8 +74,8 @@ class Client:
     def ready(self) -> bool:
         """Whether the service takes calls now; False too where there is none."""
         try:
-            self._once(Request("GET", "readyz"), self._whole)
-        except (NotReady, Unreachable):
+            once(self._http, probe(), whole)
+        except (NotReady, Unreachable, TimedOut):
             return False
         return True
 
@@ -86,10 +84,10 @@ class Client:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                self._once(Request("GET", "readyz"), self._whole)
+                once(self._http, probe(), whole)
                 return
-            except (NotReady, Unreachable) as error:
-                wait = min(PROBE_SECONDS, error.retry_after or PROBE_SECONDS / 4)
+            except (NotReady, Unreachable, TimedOut) as error:
+                wait = pause_after(error)
                 if time.monotonic() + wait > deadline:
                     raise
             time.sleep(wait)
@@ -116,38 +114,14 @@ class Client:
         tries = Tries(self._retries)
         while True:
             try:
-                return self._once(request, read)
+                return once(self._http, request, read)
             except HeadwaterError as error:
                 wait = tries.wait_after(error)
                 log.debug("again in %.2f s: %s, request %s", wait, type(error).__name__, request.id)
             time.sleep(wait)
 
-    def _once(self, request: Request, read: Callable[[Request, httpx.Response], T]) -> T:
-        with request.sending():
-            response = self._http.send(self._http.build_request(**request.arguments()), stream=True)
-        try:
-            if response.status_code != 200:
-                with request.receiving():
-                    body = response.read()
-                raise request.refusal(response, body)
-            request.check(response)
-            return read(request, response)
-        except BaseException:
-            response.close()
-            raise
-
-    def _whole(self, request: Request, response: httpx.Response) -> tuple[Array, str]:
-        with request.receiving():
-            body = WholeBody(announced_length(response))
-            for piece in response.iter_bytes():
-                body.add(piece)
-            return body.whole(), response.headers.get("x-request-id", request.id)
-
-    def _begun(self, request: Request, response: httpx.Response) -> Stream:
-        return Stream(request, response)
-
     def _json(self, request: Request) -> Any:
-        body, _ = self._patiently(request, self._whole)
+        body, _ = self._patiently(request, whole)
         try:
             return json.loads(body.tobytes())
         except ValueError:

@@ -28,6 +28,7 @@ class MapRun(Iterator[Result]):
         self._thread: threading.Thread | None = None
         self._client: AsyncClient | None = None
         self._run: AsyncMapRun | None = None
+        self._task: asyncio.Task[Any] | None = None
         self._over = False
         self.report = Report()
 
@@ -62,6 +63,7 @@ class MapRun(Iterator[Result]):
         loop.close()
 
     async def _next(self) -> Result:
+        self._task = asyncio.current_task()
         if self._run is None:
             self._client = AsyncClient.of(self._service)
             self._run = AsyncMapRun(self._client, self._inputs, self._options)
@@ -69,6 +71,9 @@ class MapRun(Iterator[Result]):
         return await anext(self._run)
 
     async def _end(self) -> None:
+        if self._task is not None and not self._task.done():  # the caller was interrupted while it waited
+            self._task.cancel()
+            await asyncio.wait([self._task])
         if self._run is not None:
             await self._run.close()
         if self._client is not None:
@@ -79,12 +84,7 @@ class MapRun(Iterator[Result]):
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="headwater-map", daemon=True)
             self._thread.start()
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # an interrupt of the caller
-            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def __enter__(self) -> Self:
         return self

@@ -95,6 +95,18 @@ def test_a_matrix_that_does_not_lie_row_by_row_is_sent_as_what_it_is(client: Cli
     assert np.array_equal(client.forward(x=x, outputs="layers.0.resid_pre")["layers.0.resid_pre"], x)
 
 
+def test_a_matrix_of_megabytes_goes_and_comes_as_it_is_with_both_clients(tiny_server: Server) -> None:
+    x = rows(20_011)
+
+    async def of_the_other() -> Answer:
+        async with async_client_of(tiny_server) as client:
+            return await client.forward(x=x, outputs="layers.0.resid_pre")
+
+    with client_of(tiny_server) as client:
+        for answer in (client.forward(x=x, outputs="layers.0.resid_pre"), asyncio.run(of_the_other())):
+            assert same_bits(answer["layers.0.resid_pre"], x)
+
+
 def test_tokens_give_the_same_as_a_list_as_an_array_and_as_a_tensor(client: Client) -> None:
     several = [ids(11), np.array(ids(11), np.uint8), torch.tensor(ids(11))]
     one, *others = [client.forward(tokens=tokens)["layers.2.resid_post"] for tokens in several]

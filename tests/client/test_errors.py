@@ -48,6 +48,7 @@ def both(server: Server, call: dict[str, Any], **options: Any) -> HeadwaterError
         ({"x": np.zeros((2, 29), np.float32)}, hw.InvalidRequest, 422, "invalid_request", "/x"),
         ({"tokens": [1] * 42}, hw.TooLarge, 413, "too_large", None),
         ({"x": np.zeros((200, 30))}, hw.TooLarge, 413, "body_too_large", None),
+        ({"x": np.zeros((40_009, 30))}, hw.TooLarge, 413, "body_too_large", None),
         ({"tokens": [1] * 40, "timeout_ms": 0}, hw.InvalidRequest, 422, "invalid_request", "/timeout_ms"),
     ],
 )
