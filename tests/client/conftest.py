@@ -1,7 +1,8 @@
 """Clients of the servers that all tests share."""
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,14 @@ def client_of(server: Server, **options: Any) -> Client:
 def async_client_of(server: Server, **options: Any) -> AsyncClient:
     """The same for an event loop."""
     return AsyncClient(server.url, **{"trust_env": False, "timeout": 60.0} | options)
+
+
+def until(is_true: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Return as soon as something is true that another thread or process makes true."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "never became true"
+        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import headwater_client as hw
 from headwater_client import Client, HeadwaterError
 from headwater_client.retrying import Retries, Tries
-from tests.client.conftest import KEY, Faulty, async_client_of, client_of
+from tests.client.conftest import KEY, Faulty, async_client_of, client_of, until
 from tests.server import Server
 from tests.service.calls import ids
 from tests.service.faulty import FAILS, HOLDS, NO_MEMORY
@@ -102,7 +102,7 @@ def test_a_full_queue_is_busy_a_silence_is_timed_out_and_room_ends_both(faulty: 
             impatient.forward(tokens=[HOLDS])
         assert isinstance(silent.value, hw.DeadlineExceeded)
         (faulty.folder / "go").touch()
-        _until(lambda: not (faulty.folder / "go").exists() and not (faulty.folder / "held").exists())
+        until(lambda: not (faulty.folder / "go").exists() and not (faulty.folder / "held").exists())
     held: list[Any] = []
 
     def hold() -> None:
@@ -112,7 +112,7 @@ def test_a_full_queue_is_busy_a_silence_is_timed_out_and_room_ends_both(faulty: 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        _until(lambda: (faulty.folder / "held").exists())
+        until(lambda: (faulty.folder / "held").exists())
         error = both(faulty.server, {"tokens": [1]}, api_key=KEY, retries=0)
         assert type(error) is hw.Busy
         assert (error.status, error.code) == (429, "queue_full")
@@ -124,15 +124,6 @@ def test_a_full_queue_is_busy_a_silence_is_timed_out_and_room_ends_both(faulty: 
     assert held[0]["layers.2.resid_post"].shape == (1, 30)
     with client_of(faulty.server, api_key=KEY) as patient:
         assert patient.forward(tokens=[1])["layers.2.resid_post"].shape == (1, 30)
-
-
-def _until(is_true: Any, seconds: float = 20.0) -> None:
-    waited = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if is_true():
-            return
-        waited.wait(0.01)
-    raise AssertionError("never became true")
 
 
 def test_a_service_that_loads_is_not_ready_with_the_progress_and_is_waited_for(

@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import safetensors.numpy
 
 import headwater_client as hw
 from headwater_client import Client, Output, Result, Retries
-from tests.client.conftest import KEY, QUEUE, Faulty, async_client_of, client_of
+from tests.client.conftest import KEY, QUEUE, Faulty, async_client_of, client_of, until
 from tests.client.relay import Relay
 from tests.server import Server, serving
 from tests.service.calls import assert_rows_close, ids, rows, same_bits
@@ -95,22 +94,13 @@ def test_no_more_is_taken_up_than_twice_the_concurrency_while_nobody_takes_resul
     with client_of(tiny_server) as client, client.map(source(), concurrency=3) as run:
         before = calls_of(tiny_server)
         next(run)
-        _until(lambda: calls_of(tiny_server) - before >= 6)
+        until(lambda: calls_of(tiny_server) - before >= 6)
         assert len(taken) <= 7  # six are held, and room for one came with the result that was taken
         for n, result in enumerate(run):
             if n == 20:
                 break
             assert result.error is None
     assert len(taken) < 40
-
-
-def _until(is_true: Any, seconds: float = 20.0) -> None:
-    waited = threading.Event()
-    for _ in range(int(seconds / 0.02)):
-        if is_true():
-            return
-        waited.wait(0.02)
-    raise AssertionError("never became true")
 
 
 def test_one_wrong_sequence_fails_alone_and_all_that_is_wrong_with_it_is_kept(
