@@ -44,10 +44,10 @@ class AsyncClient:
         self._http = httpx.AsyncClient(**self._service.options())
 
     @classmethod
-    def of(cls, service: Service) -> Self:
+    def of(cls, service: Service, retries: Retries) -> Self:
         """A client of a service that was checked before."""
         client = cls.__new__(cls)
-        client._service, client._retries = service, Retries()
+        client._service, client._retries = service, retries
         client._http = httpx.AsyncClient(**service.options())
         return client
 
@@ -65,11 +65,11 @@ class AsyncClient:
 
     async def dry_run(self, *, n: int | None = None, **call: Unpack[CallFields]) -> DryRun:
         """What a call would cost, without running it; `n`, a number of rows, may stand for its input."""
-        return DryRun.from_json(await self._json(forward_request(call, n=n, dry_run=True), self._retries))
+        return DryRun.from_json(await self._json(forward_request(call, n=n, dry_run=True)))
 
-    async def model(self, retries: Retries | None = None) -> Model:
+    async def model(self) -> Model:
         """The loaded model: its sizes, its points, the limits in force."""
-        return Model.from_json(await self._json(Request("GET", "model"), retries or self._retries))
+        return Model.from_json(await self._json(Request("GET", "model")))
 
     async def ready(self) -> bool:
         """Whether the service takes calls now; False too where there is none."""
@@ -166,8 +166,8 @@ class AsyncClient:
         await stream.read_header()
         return stream
 
-    async def _json(self, request: Request, retries: Retries) -> Any:
-        body, _ = await self._patiently(request, self._whole, retries)
+    async def _json(self, request: Request) -> Any:
+        body, _ = await self._patiently(request, self._whole, self._retries)
         try:
             return json.loads(body.tobytes())
         except ValueError:

@@ -25,6 +25,7 @@ class MapFields(TypedDict, total=False):
     progress: True for a bar (needs tqdm: the extra `progress`), or a function of (done, total or None).
     timeout_ms: a deadline for each call.
     retries: for each call; if not given, ten minutes and as many tries as there is time for: the service may restart.
+        Whether there is a service at all is asked first, by the client's own retries.
     """
 
     outputs: Outputs | None

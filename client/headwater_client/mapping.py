@@ -65,10 +65,9 @@ async def _counted(
 async def _results(
     client: "AsyncClient", inputs: Iterable[Any] | AsyncIterable[Any], options: MapOptions
 ) -> AsyncGenerator[Result, None]:
-    directory, weights = None, None
+    model = await client.model()  # by the client's own retries: a wrong address shows soon
+    directory, weights = None, model.weights_sha256
     if options.into is not None:
-        model = await client.model(options.retries)
-        weights = model.weights_sha256
         about = {"weights_sha256": weights, "compute_dtype": model.dtype, "outputs": options.outputs}
         directory = await asyncio.to_thread(RunDirectory.open, options.into, about)
     asker = _Asker(client, options, directory, weights)
@@ -166,7 +165,7 @@ class _Asker:
     """Makes a result of one input: from the directory, by asking, or an error."""
 
     def __init__(
-        self, client: "AsyncClient", options: MapOptions, directory: RunDirectory | None, weights: str | None
+        self, client: "AsyncClient", options: MapOptions, directory: RunDirectory | None, weights: str
     ) -> None:
         self._client, self._options, self._directory, self._weights = client, options, directory, weights
 
@@ -180,6 +179,8 @@ class _Asker:
         except HeadwaterError as error:
             if isinstance(error, FATAL) or not self._options.keep_errors:
                 raise
+            # its frames hold what was sent and received, and it stays in the report
+            error.__traceback__ = error.__cause__ = error.__context__ = None
             if self._directory is not None:
                 await asyncio.to_thread(self._directory.keep_error, index, error)
             return Result(index, error=error)
@@ -198,10 +199,9 @@ class _Asker:
             body = body_of(one, outputs=self._options.outputs, timeout_ms=self._options.timeout_ms)
         answer = await self._client.answer(Request("POST", "forward", body), self._options.retries)
         found = answer.about.weights_sha256
-        self._weights = self._weights or found
         if found != self._weights:
             raise ModelChanged(
-                f"the run began with weights {str(self._weights)[:12]}, and {str(found)[:12]} answer now",
+                f"the run began with weights {self._weights[:12]}, and {str(found)[:12]} answer now",
                 request_id=answer.request_id,
             )
         return answer

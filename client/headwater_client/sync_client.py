@@ -98,7 +98,7 @@ class Client:
         inputs: texts, token ids [N], matrices x [N, d], or objects with fields; any iterable, which is read no further
         than is needed, and in other threads, so that it may take its time. The options are those of `MapFields`.
         """
-        return MapRun(self._service, inputs, map_options(options, total_of(inputs)))
+        return MapRun(self._service, self._retries, inputs, map_options(options, total_of(inputs)))
 
     def close(self) -> None:
         """Close the connections."""

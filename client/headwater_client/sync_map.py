@@ -11,6 +11,7 @@ from headwater_client.exchange import Service
 from headwater_client.map_options import MapOptions
 from headwater_client.mapping import AsyncMapRun
 from headwater_client.results import Report, Result
+from headwater_client.retrying import Retries
 
 T = TypeVar("T")
 
@@ -22,8 +23,8 @@ class MapRun(Iterator[Result]):
     runs already, as in a notebook.
     """
 
-    def __init__(self, service: Service, inputs: Iterable[Any], options: MapOptions) -> None:
-        self._service, self._inputs, self._options = service, inputs, options
+    def __init__(self, service: Service, retries: Retries, inputs: Iterable[Any], options: MapOptions) -> None:
+        self._service, self._retries, self._inputs, self._options = service, retries, inputs, options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: AsyncClient | None = None
@@ -57,6 +58,9 @@ class MapRun(Iterator[Result]):
         if loop is None or thread is None:
             return
         self._loop = None
+        if threading.current_thread() is thread:  # the collector found it there: nobody could be waited for
+            loop.stop()
+            return
         asyncio.run_coroutine_threadsafe(self._end(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
@@ -65,7 +69,7 @@ class MapRun(Iterator[Result]):
     async def _next(self) -> Result:
         self._task = asyncio.current_task()
         if self._run is None:
-            self._client = AsyncClient.of(self._service)
+            self._client = AsyncClient.of(self._service, self._retries)
             self._run = AsyncMapRun(self._client, self._inputs, self._options)
             self._run.report = self.report = self._run.report
         return await anext(self._run)

@@ -166,6 +166,8 @@ def test_where_nobody_listens_the_service_is_unreachable() -> None:
             assert not client.ready()
             with pytest.raises(hw.Unreachable):
                 client.wait_until_ready(0.1)
+            with pytest.raises(hw.Unreachable):  # by the client's retries, and not by those of a run that has begun
+                client.map([[1]]).run()
 
 
 def test_what_is_no_answer_of_headwater_is_a_broken_answer(tiny_server: Server) -> None:

@@ -114,6 +114,8 @@ def test_one_wrong_sequence_fails_alone_and_all_that_is_wrong_with_it_is_kept(
         assert run.report.failed == results[1:4]
         with pytest.raises(hw.InvalidRequest, match="outside the vocabulary"):
             _ = results[1].answer
+        assert results[2].error is not None
+        assert results[2].error.__cause__ is None, "it would keep what was sent"
         kept = json.loads((tmp_path / "run" / "00000001.error.json").read_text())
         assert (kept["kind"], kept["status"], kept["code"]) == ("InvalidRequest", 422, "invalid_request")
         assert kept["errors"][0]["pointer"] == "/tokens/0"
