@@ -2,6 +2,8 @@
 
 import runpy
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,17 @@ def test_two_services_with_half_the_layers_each_give_what_one_gives(
     assert max(found["difference"]) <= 2e-5
     with before as http:
         assert 'route="/forward"' in http.get("/metrics").text, "the second one was not asked"
+
+
+def test_an_example_runs_from_the_command_line(
+    smollm2_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    command = [sys.executable, str(EXAMPLES / "layer_by_hand.py"), "--url", smollm2_server.url]
+    done = subprocess.run([*command, "--pictures", str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "attn_probs" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["layer_by_hand.png"]
 
 
 def test_the_index_names_every_example() -> None:
