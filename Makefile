@@ -74,12 +74,12 @@ image: ## build the image headwater:latest with docker, podman or buildah: BUILD
 	  "$$tool" build $$(test "$${tool##*/}" = docker || echo --format docker) -t headwater:latest \
 	  --build-arg REVISION="$$(git rev-parse HEAD)" --build-arg CREATED="$$(date -u +%Y-%m-%dT%H:%M:%SZ)" $(BUILD_ARGS) .
 
-image-test: $(STAMP) ## build the image without a daemon, run it as strictly as a cluster, end it under load (root, Debian)
-	$(BIN)/python -m pytest -rs deploy/image/checks/test_image.py
+image-test: $(STAMP) $(DEPLOY_STAMP) ## build the image without a daemon, run it as strictly as a cluster, end it under load (root, Debian)
+	$(BIN)/python -m pytest -rs --session-timeout=540 -o tmp_path_retention_policy=failed deploy/image/checks
 
 deploy-test: $(STAMP) $(DEPLOY_STAMP) ## build, validate, lint and cross-check what is in deploy/
-	$(BIN)/python -m pytest deploy/tests
-	@test ! -e deploy/observability/check.sh || bash deploy/observability/check.sh
+	$(BIN)/python -m pytest -rs deploy/tests tests/deploy/with_prometheus.py
+	bash deploy/observability/check.sh
 
 deploy-rules: $(STAMP) ## write the rules of deploy/observability into the PrometheusRule
 	$(BIN)/python -m deploy.tools.prometheus_rule
