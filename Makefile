@@ -9,7 +9,7 @@ STAMP := .venv/installed
 DEPLOY_BIN := .venv-deploy/bin
 DEPLOY_STAMP := .venv-deploy/installed
 
-.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu fuzz image image-test deploy-test deploy-rules load soak clean
+.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-sizing bench-wire bench-gpu fuzz image image-test deploy-test deploy-rules load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -58,6 +58,9 @@ bench-long: $(STAMP) ## memory and time of one long x against its length
 
 bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 costs in accuracy
 	$(BIN)/python -m bench.dtypes
+
+bench-sizing: $(STAMP) ## tokens/s per core and memory beside the formula of docs/deploy.md (3 minutes): MODEL=directory
+	$(BIN)/python -m bench.sizing $(MODEL)
 
 bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the event loop
 	$(BIN)/python -m bench.wire
