@@ -6,7 +6,7 @@
 Checked are all points of a small stack in float32, bfloat16 and float16 against numpy in float64, with sequences of
 many lengths in one matrix and a NaN in a neighbour. Timed are full batches of GPT-2-medium's shape beside the best rate
 of one product, chosen rows of a long map beside their own operations, results that are copied out while the next batch
-computes, and single short sequences. Exit code 1 if a check failed; a missed target is no failure.
+computes, and small batches with and without recordings. Exit code 1 if a check failed; a missed target is no failure.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -23,6 +24,7 @@ from torch import Tensor
 from model.config import DTYPES, StackConfig
 from model.cost import operations
 from model.points import Point
+from model.replay import record
 from model.run import begin, run
 from model.selection import Wanted
 from model.sequence import Sequence
@@ -169,10 +171,18 @@ def lengths_of(rows: int) -> list[int]:
 
 
 def check(sizes: Sizes, device: str, dtype: str) -> list[str]:
-    """All points of all layers of sequences in one matrix, one of them NaN, against float64; what is wrong."""
+    """All points of all layers, then what leaves each layer, which comes from recordings; what is wrong."""
+    stack = stack_of(sizes.checked, random_weights(sizes.checked), device, DTYPES[dtype])
+    record(stack)
+    if device.startswith("cuda") and stack.replays is None:
+        print(f"- {dtype}: small batches cannot be recorded here")
+    return [one for kinds in (KINDS, ("resid_post",)) for one in check_points(stack, sizes, dtype, kinds)]
+
+
+def check_points(stack: Stack, sizes: Sizes, dtype: str, kinds: tuple[str, ...]) -> list[str]:
+    """Such points of all layers of sequences in one matrix, one of them NaN, against float64; what is wrong."""
     config, weights = sizes.checked, random_weights(sizes.checked)
-    stack = stack_of(config, weights, device, DTYPES[dtype])
-    wanted = [Wanted(f"layers.{i}.{kind}", Point(i, kind)) for i in range(config.n_layers) for kind in KINDS]
+    wanted = [Wanted(f"layers.{i}.{kind}", Point(i, kind)) for i in range(config.n_layers) for kind in kinds]
     wanted.append(Wanted("final_norm", Point(None, "final_norm")))
     good = [x_of(config, n, *wanted) for n in sizes.lengths]
     bad = x_of(config, 33, wanted[-1])
@@ -281,9 +291,26 @@ def full_batch(sizes: Sizes, device: str, dtype: str, limit: float) -> None:
         lambda: run(stack, all_layers, [Found() for _ in all_layers]), device
     )
     line("all layers returned / final states", dtype, "", slower, "0.85")
-    short = [x_of(config, 16, final(config, dtype))]
-    seconds = seconds_of(lambda: run(stack, short, [Found()]), device)
-    line("one sequence of 16 rows", dtype, f"{1000 * seconds:.2f} ms", None, "")
+    small_batches(stack, device, dtype)
+
+
+def small_batches(stack: Stack, device: str, dtype: str) -> None:
+    """Short sequences, kernel by kernel and by recordings of the layers."""
+    config = stack.config
+    batches = [[x_of(config, 64, final(config, dtype), seed=i) for i in range(count)] for count in (1, 4, 16)]
+    batches.insert(0, [x_of(config, 16, final(config, dtype))])
+
+    def times() -> list[float]:
+        return [seconds_of(partial(run_anew, stack, batch), device) for batch in batches]
+
+    by_kernel = times()
+    record(stack)
+    by_recording = times() if stack.replays is not None else [None] * len(batches)
+    for batch, before, after in zip(batches, by_kernel, by_recording, strict=True):
+        told, ratio = f"{1000 * before:.2f} ms", None
+        if after is not None:
+            told, ratio = f"{told}, recorded {1000 * after:.2f} ms", before / after
+        line(f"{len(batch)} x {batch[0].length} rows, kernel by kernel / recorded", dtype, told, ratio, "")
 
 
 def map_rows(sizes: Sizes, device: str, dtype: str, limit: float) -> None:
@@ -298,6 +325,11 @@ def map_rows(sizes: Sizes, device: str, dtype: str, limit: float) -> None:
     needed = 2 * config.n_heads * rows * n * config.d_k / limit
     told = f"{rows} rows of {n} columns, {config.n_heads} heads: {1000 * seconds:.2f} ms"
     line("rows of a map, products alone at the float32 rate", dtype, told, needed / seconds, "0.5")
+
+
+def run_anew(stack: Stack, batch: list[Sequence]) -> None:
+    """One run whose results nobody keeps."""
+    run(stack, batch, [Found() for _ in batch])
 
 
 def run_seconds(stack: Stack, sequence: Sequence, device: str) -> float:

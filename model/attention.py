@@ -15,6 +15,7 @@ from model.mask import Mask
 from model.packing import Packing
 from model.together import attend_together
 
+TOGETHER_ON = ("cuda",)  # devices on which one kernel call for all sequences is tried
 WINDOW_ROWS = 256  # query rows of one block, where a window hides keys
 
 
@@ -77,17 +78,18 @@ def attend(q_TAK: Tensor, k_TBK: Tensor, v_TBV: Tensor, packing: Packing, scale:
         q_TAK, k_TBK = F.pad(q_TAK, (0, d_v - d_k)), F.pad(k_TBK, (0, d_v - d_k))
     elif d_v < d_k:
         v_TBV = F.pad(v_TBV, (0, d_k - d_v))
-    if q_TAK.device.type == "cuda":
+    if q_TAK.device.type in TOGETHER_ON:
         z_TAV = attend_together(q_TAK, k_TBK, v_TBV, packing, scale, mask)
         if z_TAV is not None:
             return z_TAV[..., :d_v]
     sizes = [*packing.lengths, packing.filler]
     q, k, v = (x.transpose(0, 1)[None].split_with_sizes(sizes, dim=2)[:-1] for x in (q_TAK, k_TBK, v_TBV))
-    heads_1ANV = [_attend_one(*of_one, scale=scale, mask=mask) for of_one in zip(q, k, v, strict=True)]
+    # the kernel writes its heads side by side, so that rows follow each other in memory if they are put together so
+    z_1NAV = [_attend_one(*of_one, scale=scale, mask=mask).transpose(1, 2) for of_one in zip(q, k, v, strict=True)]
     if packing.filler:
-        heads_1ANV.append(v_TBV.new_zeros(1, q_TAK.shape[1], packing.filler, v_TBV.shape[-1]))
-    z_1ATV = heads_1ANV[0] if len(heads_1ANV) == 1 else torch.cat(heads_1ANV, dim=2)
-    return z_1ATV[0].transpose(0, 1)[..., :d_v]
+        z_1NAV.append(v_TBV.new_zeros(1, packing.filler, q_TAK.shape[1], v_TBV.shape[-1]))
+    z_1TAV = z_1NAV[0] if len(z_1NAV) == 1 else torch.cat(z_1NAV, dim=1)
+    return z_1TAV[0][..., :d_v]
 
 
 def _attend_one(q_1ANK: Tensor, k_1BNK: Tensor, v_1BNV: Tensor, scale: float, mask: Mask) -> Tensor:

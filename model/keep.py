@@ -62,6 +62,14 @@ class Keep:
         """Who wants this kind of this layer, and what of it, in the order in which they asked."""
         return self._plan.get((layer, kind), [])
 
+    def wants_within(self, layer: int) -> bool:
+        """Whether anything of a layer is wanted but what enters it and what leaves it."""
+        return any(of == layer and kind not in ("resid_pre", "resid_post") for of, kind in self._plan)
+
+    def wants_between(self, layer: int) -> bool:
+        """Whether what leaves a layer is wanted, or what enters the next."""
+        return bool(self.of(layer, "resid_post") or self.of(layer + 1, "resid_pre"))
+
     def hand_over(self, member: int, wanted: Wanted, tensors: tuple[Tensor, ...]) -> None:
         """Give results to the member's sink, or fail it where a value is not finite; or let them gather."""
         if self.transfer is not None and not self.sinks[member].takes_parts:

@@ -41,6 +41,11 @@ class Packing:
         """T, the rows of the packed matrix."""
         return sum(self.lengths) + self.filler
 
+    @property
+    def longest(self) -> int:
+        """The most rows that one sequence has."""
+        return max(self.lengths)
+
     def spans(self) -> Iterator[tuple[int, slice]]:
         """Each member with the rows that are its own."""
         first = 0

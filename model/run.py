@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model.errors import NobodyWaits
 from model.keep import Keep, Sink
-from model.packing import Packing, filler_for
+from model.packing import Packing
 from model.selection import Wanted, largest, result_specs, take
 from model.sequence import Sequence
 from model.stack import Stack
@@ -78,13 +78,26 @@ def begin(
             members = staying
             packing, x_TD = _pack(stack, members, sequences, positions, x_TD)
         if members and depth < n_layers:
-            x_TD = stack.layers[depth](x_TD, packing, keep.at(depth, packing))
+            x_TD = _layer(stack, depth, x_TD, packing, keep)
     if members:
         _finish(stack, x_TD, packing, keep)
     if keep.transfer is None:
         return None
     keep.transfer.begin()
     return keep.transfer.finish
+
+
+def _layer(stack: Stack, depth: int, x_TD: Tensor, packing: Packing, keep: Keep) -> Tensor:
+    """What the layer makes of the rows; by a recording where there is one and nothing is wanted that it hides."""
+    recording = None
+    if stack.replays is not None and not keep.wants_within(depth):
+        recording = stack.replays.of(packing)
+    if recording is None:
+        return stack.layers[depth](x_TD, packing, keep.at(depth, packing))  # type: ignore[no-any-return]
+    x_TD = recording.layer(depth, x_TD, packing)
+    if keep.wants_between(depth) or depth + 1 == stack.config.n_layers:
+        x_TD = x_TD.clone()  # the next batch is written where it stands
+    return keep.at(depth, packing).rows("resid_post", x_TD)
 
 
 def _enter(stack: Stack, sequences: ListOf[Sequence], positions: list[Tensor]) -> dict[int, Tensor]:
@@ -129,7 +142,7 @@ def _pack(
     lengths = tuple(sequences[i].length for i in members)
     if not members:
         return Packing((), ()), x_TD
-    filler = filler_for(len(x_TD)) if stack.is_packed else 0
+    filler = stack.filler(lengths)
     positions_T = F.pad(torch.cat([positions[i] for i in members]), (0, filler))
     packing = Packing(members, lengths, stack.rotation(positions_T), filler)
     return packing, F.pad(x_TD, (0, 0, 0, filler)) if filler else x_TD

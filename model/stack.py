@@ -3,6 +3,8 @@
 Names end in their dimensions: T rows of the packed matrix, D model width, V vocabulary.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -13,9 +15,13 @@ from model.head_transform import HeadTransform
 from model.layer import TransformerLayer
 from model.linear import Linear, can_pack
 from model.norms import norm
+from model.packing import filler_for
 from model.parallel_layer import ParallelLayer
 from model.post_norm_layer import PostNormLayer
 from model.rotary import Rotation, rotation
+
+if TYPE_CHECKING:
+    from model.replay import Replays
 
 LAYERS: dict[Arrangement, type[TransformerLayer | PostNormLayer | ParallelLayer]] = {
     "pre_norm": TransformerLayer,
@@ -31,6 +37,7 @@ class Stack(nn.Module):
         super().__init__()
         self.config = config
         self.is_packed = False
+        self.replays: Replays | None = None
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model) if config.vocab_size else None
         self.position_embedding = (
             nn.Embedding(config.max_positions, config.d_model) if config.learned_positions else None
@@ -68,6 +75,12 @@ class Stack(nn.Module):
                 if isinstance(module, Linear) and module.weight is not None:
                     module.pack()
             self.is_packed = True
+
+    def filler(self, lengths: tuple[int, ...]) -> int:
+        """Rows of nobody to add to sequences of these lengths."""
+        if self.replays is not None:
+            return self.replays.filler(lengths)
+        return filler_for(sum(lengths)) if self.is_packed else 0
 
     def embed_tokens(self, tokens_T: Tensor) -> Tensor:
         """Token embeddings [T, d], without positions."""

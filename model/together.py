@@ -39,7 +39,7 @@ def attend_together(
     kernel: Kernel = by_flash
     if q_TAK.dtype not in HALVES or _padded(q_TAK.shape[-1]) > WIDEST_HEAD:
         kernel = by_efficient
-        if mask.hides_within(max(packing.lengths)):
+        if mask.hides_within(packing.longest):
             return None  # it knows no window
     if not is_right(kernel, q_TAK.device, q_TAK.dtype, q_TAK.shape[-1], mask):
         return None
@@ -78,7 +78,7 @@ def is_right(kernel: Kernel, device: torch.device, dtype: torch.dtype, width: in
 def by_flash(q_TAK: Tensor, k_TBK: Tensor, v_TBK: Tensor, packing: Packing, scale: float, mask: Mask) -> Tensor:
     """By the flash kernel for sequences of any length, in half precision; it knows windows."""
     q_TAK, k_TAK, v_TAK, width = _as_wanted(q_TAK, k_TBK, v_TBK)
-    offsets_S, longest = packing.offsets(q_TAK.device), max(packing.lengths)
+    offsets_S, longest = packing.offsets(q_TAK.device), packing.longest
     before = -1 if mask.window is None else mask.window - 1  # keys before a row's own; -1: all of them
     window = (before, 0) if mask.causal else (-1, -1)
     z_TAK = varlen_attn(q_TAK, k_TAK, v_TAK, offsets_S, offsets_S, longest, longest, scale=scale, window_size=window)
@@ -92,7 +92,7 @@ def by_efficient(q_TAK: Tensor, k_TBK: Tensor, v_TBK: Tensor, packing: Packing, 
     Nested tensors themselves cannot be made in inference mode.
     """
     q_TAK, k_TAK, v_TAK, width = _as_wanted(q_TAK, k_TBK, v_TBK)
-    offsets_S, longest = packing.offsets(q_TAK.device), max(packing.lengths)
+    offsets_S, longest = packing.offsets(q_TAK.device), packing.longest
     z_1TAK: Tensor
     z_1TAK, *_ = torch.ops.aten._efficient_attention_forward(
         q_TAK[None],

@@ -22,12 +22,10 @@ from service.error_handlers import add_error_handlers
 from service.life import Life, LoadingStopped
 from service.loading import RefuseWhileLoading, in_thread
 from service.metrics import Metrics
-from service.openapi import document
-from service.openapi_v2 import SCHEMAS as V2_SCHEMAS
-from service.openapi_v2 import fill_examples
+from service.openapi.document import document
 from service.parts import Parts
 from service.request_log import RequestLog
-from service.routes import forward, health, metrics, model, v2
+from service.routes import examples, forward, health, metrics, model, v2
 from service.settings import Settings
 from service.tracing import open_tracing
 from service.wire.v2_request import LENGTH_HEADER
@@ -106,10 +104,11 @@ def create_app(
     app.state.parts, app.state.life, app.state.admission, app.state.metrics = None, life, admission, measured
 
     def openapi() -> dict[str, object]:
-        return document(app, app.state.parts.model, V2_SCHEMAS, fill_examples, keyed=keys is not None)
+        parts: Parts = app.state.parts
+        return document(app, parts.model, parts.settings, keyed=keys is not None)
 
     app.openapi = openapi  # type: ignore[method-assign]
-    for routes in (forward, model, health, metrics, v2):
+    for routes in (forward, model, health, metrics, v2, examples):
         app.include_router(routes.router)
 
     @app.get("/", include_in_schema=False)

@@ -10,6 +10,7 @@ from importlib.metadata import version
 import torch
 
 from model.checkpoint.load import LoadedModel
+from model.replay import record
 from model.run import begin
 from service.admission import Admission, Bounds
 from service.batcher import Batcher
@@ -61,6 +62,7 @@ async def assemble(
         return finish_and_measure
 
     def first_passes() -> tuple[float, Limits]:
+        record(loaded.stack)
         speed = speed_of(run_rows, settings.max_batch_tokens)
         limits = limits_in_force(
             settings,

@@ -142,11 +142,13 @@ class Batcher:
                 if batch:
                     self._run(batch, time.monotonic())
                     batch = []
+                    self._heap.used()
                     self._heap.give_back()
                 elif self._begun:
                     self._finish_begun()
                 else:
                     self._collector.collect()
+                    self._heap.give_back()
             died = False
         except BaseException:
             log.critical("the model thread died", exc_info=True)

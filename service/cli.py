@@ -165,7 +165,7 @@ def _load(settings: Settings, report: Progress) -> LoadedModel:
 
 def _device(name: str) -> str:
     try:
-        torch.empty(1, device=name)
+        torch.zeros(1, device=name).item()  # of meta tensors, which are made without an error, no number can be read
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
         raise CheckpointError(f"--device (HEADWATER_DEVICE): {name!r} cannot be used ({reason})") from None

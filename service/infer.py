@@ -7,8 +7,18 @@ from model.checkpoint.load import LoadedModel
 from model.points import expand
 from model.selection import result_names
 from service.door import Admitted, admit, check_size
+from service.errors import NotFound
 from service.settings import Settings
+from service.wire.v2_answer import MODEL_VERSION
 from service.wire.v2_request import InferCall
+
+
+def check_served(model: LoadedModel, name: str, version: str = MODEL_VERSION) -> None:
+    """Refuse the name of a model that is not the one that is served, or a version that it does not have."""
+    if name != model.name:
+        raise NotFound(f"there is no model {name[:200]!r}; {model.name!r} is served here")
+    if version != MODEL_VERSION:
+        raise NotFound(f"model {model.name!r} has no version {version[:40]!r}; it has version {MODEL_VERSION!r}")
 
 
 def admit_infer(asked: InferCall, model: LoadedModel, settings: Settings) -> tuple[Admitted, dict[str, bool]]:

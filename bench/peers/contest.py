@@ -18,7 +18,7 @@ from bench.load.loop import run
 from bench.peers import in_process
 from bench.peers.check import TOLERANCE, ours, replies, worst_deviation
 from bench.peers.limit import tokens_per_second
-from bench.peers.loads import C1, C32, LIMIT, LOADS, OURS, P50, PACKED, STACK, TRANSFORMERS
+from bench.peers.loads import C1, C32, LIMIT, LOADS, OURS, PACKED, STACK, TRANSFORMERS
 from bench.peers.memory import Memory, Peak, need_of_batch
 from bench.peers.models import model_directory
 from bench.peers.peers import Peer, running
@@ -61,8 +61,11 @@ class Contest:
             for number in range(self.rounds):
                 print(f"{self.model}: round {number + 1} of {self.rounds}", file=sys.stderr, flush=True)
                 for load in self.loads:
-                    self._measure_beside(load, directory, config, outcome, child)
-                    turns.take(load)
+                    if load == C1:
+                        turns.take_one_by_one(self._one_by_one(directory, child))
+                    else:
+                        self._measure_beside(load, directory, config, outcome, child)
+                        turns.take(load)
             outcome.notes += turns.told()
         return outcome
 
@@ -96,6 +99,15 @@ class Contest:
                     assert worst <= TOLERANCE, f"{peer.name}, {want}: differs from ours by {worst:.1e} of a row"
                     outcome.notes.append(f"{peer.name}, {want}: differs from ours by {worst:.0e} of a row at most")
 
+    def _one_by_one(self, directory: Path, child: Executor) -> dict[str, Callable[[slice], list[float]]]:
+        """What is compared with a single client and needs no server."""
+        work = {STACK: in_process.stack_one_by_one, TRANSFORMERS: in_process.transformers_one_by_one}
+        return {
+            row: lambda part, call=of_row: child.submit(call, directory, part).result()
+            for row, of_row in work.items()
+            if row in self.beside
+        }
+
     def _measure_beside(
         self, load: str, directory: Path, config: StackConfig, outcome: Outcome, child: Executor
     ) -> None:
@@ -105,15 +117,6 @@ class Contest:
         def call(work: Callable[[Path], T]) -> T:
             return outcome.quiet.measured(lambda: child.submit(work, directory).result())
 
-        alone: dict[str, Callable[[Path], tuple[float, float]]] = {
-            STACK: in_process.stack_one_by_one,
-            TRANSFORMERS: in_process.transformers_one_by_one,
-        }
-        for row, work in alone.items():
-            if load == C1 and row in self.beside:
-                speed, p50 = call(work)
-                figures.add(row, C1, speed)
-                figures.add(row, P50, p50)
         if load == C32 and PACKED in self.beside:
             figures.add(PACKED, C32, call(in_process.stack_packed))
         if load == C32 and LIMIT in self.beside:

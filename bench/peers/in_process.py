@@ -7,7 +7,6 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -19,9 +18,6 @@ from model.errors import NonFiniteResult
 from model.keep import Sink
 from model.run import run
 from model.selection import Wanted
-
-Timed = tuple[float, float]
-"""Tokens a second, and the median milliseconds of a request."""
 
 
 class Kept:
@@ -44,14 +40,14 @@ class Kept:
         raise error
 
 
-def stack_one_by_one(directory: Path) -> Timed:
-    """Our stack, a request at a time."""
+def stack_one_by_one(directory: Path, part: slice) -> list[float]:
+    """Seconds of our stack for each of these requests, one at a time."""
     loaded = _loaded(directory)
 
     def forward(tokens: list[int]) -> None:
         run(loaded.stack, [sequence(tokens, "final", loaded.config)], [Kept()])
 
-    return _timed(forward)
+    return _timed(forward, part)
 
 
 def stack_packed(directory: Path) -> float:
@@ -64,15 +60,15 @@ def stack_packed(directory: Path) -> float:
     return sum(one.length for one in sequences) / (time.perf_counter() - began)
 
 
-def transformers_one_by_one(directory: Path) -> Timed:
-    """The same model in transformers, with the attention that is fastest there."""
+def transformers_one_by_one(directory: Path, part: slice) -> list[float]:
+    """The same of transformers, with the attention that is fastest there."""
     model = _in_transformers(directory)
 
     @torch.inference_mode()
     def forward(tokens: list[int]) -> None:
         model(torch.tensor([tokens]), use_cache=False)
 
-    return _timed(forward)
+    return _timed(forward, part)
 
 
 def rate(directory: Path) -> Rate:
@@ -81,14 +77,14 @@ def rate(directory: Path) -> Rate:
     return best_rate(config)
 
 
-def _timed(forward: Callable[[list[int]], None]) -> Timed:
-    forward(prompts()[0])
-    seconds = []
-    for tokens in prompts():
+def _timed(forward: Callable[[list[int]], None], part: slice) -> list[float]:
+    """The first is called once before, which does not count: others have just had the machine."""
+    requests, seconds = prompts()[part], []
+    for tokens in (requests[0], *requests):
         began = time.perf_counter()
         forward(tokens)
         seconds.append(time.perf_counter() - began)
-    return sum(map(len, prompts())) / sum(seconds), 1000 * median(seconds)
+    return seconds[1:]
 
 
 @functools.cache

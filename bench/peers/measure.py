@@ -1,4 +1,4 @@
-"""One server under a closed loop of some clients: tokens a second, and the time of a request.
+"""One server under a closed loop of some clients, or asked one request at a time: tokens a second, time of a request.
 
 Clients go on asking for so many seconds, and what is under way then is awaited, so that nothing is left for the server
 that is measured next. What ends in the first part does not count, for batches have not filled yet.
@@ -31,15 +31,31 @@ class Measured:
     cost: Cost
 
 
+async def ask_each(port: int, requests: Sequence[Request]) -> tuple[list[float], Cost]:
+    """The seconds of each request, one after the other. Raises AssertionError where one fails.
+
+    The first is asked once before, which does not count: others have just had the machine.
+    """
+    pool = Pool(port)
+    callers = Callers(pool)
+    meter = Meter(callers)
+    seconds: list[float] = []
+    for request in (requests[0], *requests):
+        visit = await callers.visit(request, time.monotonic())
+        assert visit.last is not None
+        assert visit.is_answered, f"{request.name}: {visit.last.status} {visit.last.fault}"
+        seconds.append(visit.last.ended - visit.due)
+    cost = meter.read()
+    await pool.close()
+    return seconds[1:], cost
+
+
 async def measure(port: int, requests: Sequence[Request], clients: int, seconds: float) -> Measured:
-    """Ask in a closed loop; a single client asks each request once at least. Raises AssertionError where one fails."""
+    """Ask in a closed loop. Raises AssertionError where a request fails."""
     pool = Pool(port)
     callers = Callers(pool)
     meter, began = Meter(callers), time.monotonic()
-    least = len(requests) if clients == 1 else 0
-    visits = await closed_loop(
-        callers, requests, clients, lambda: time.monotonic() >= began + seconds and callers.sent >= least
-    )
+    visits = await closed_loop(callers, requests, clients, lambda: time.monotonic() >= began + seconds)
     cost = meter.read()
     await pool.close()
     return summary(visits, began, began + STARTING * seconds, cost)

@@ -2,7 +2,8 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +14,13 @@ from bench.load.requests import Request
 from bench.load.traffic import Cost
 from bench.peers.figures import Figures
 from bench.peers.loads import C1, C32, LOADS, OURS, P50, REQUESTS
-from bench.peers.measure import Measured, measure
+from bench.peers.measure import Measured, ask_each, measure
 from bench.peers.memory import Memory, Peak
 from bench.peers.processes import cpu_seconds, hold
-from bench.peers.prompts import Want
+from bench.peers.prompts import Want, prompts
 from bench.peers.quiet import Quiet
+
+IN_TURN = 8  # requests of a single client to one server before the next
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class Turns:
                 hold(one.pid, True)
 
     def take(self, load: str) -> None:
-        """Measure each server that knows such requests."""
+        """Measure each server that knows such requests under a closed loop."""
         want, clients = LOADS[load]
         figures = self._outcome.figures
         for one in self._contestants:
@@ -63,8 +66,6 @@ class Turns:
             with self._watched(one, load):
                 found = self._outcome.quiet.measured(partial(self._ask, one.port, one.requests[want], clients))
             figures.add(one.name, load, found.tokens_per_second)
-            if load == C1:
-                figures.add(one.name, P50, found.p50_ms)
             if load == C32:
                 figures.add(one.name, REQUESTS, found.requests_per_second)
             if found.refused:
@@ -72,6 +73,33 @@ class Turns:
             self._costs.append(found.cost)
             told = f"  {load}, {one.name}: {found.tokens_per_second:.0f} tokens/s, p50 {found.p50_ms:.0f} ms"
             print(told, file=sys.stderr, flush=True)
+
+    def take_one_by_one(self, beside: Mapping[str, Callable[[slice], list[float]]]) -> None:
+        """One request at a time, to each server and to what runs `beside` them, a few requests each in turn.
+
+        So what the machine gives, which changes from one second to the next, falls on all alike.
+        """
+        want, _ = LOADS[C1]
+        count, quiet = len(prompts()), self._outcome.quiet
+        seconds: dict[str, list[float]] = defaultdict(list)
+        for first in range(0, count, IN_TURN):
+            part = slice(first, min(count, first + IN_TURN))
+            for row, work in beside.items():
+                seconds[row] += quiet.measured(partial(work, part))
+            for one in self._contestants:
+                if want in one.requests:
+                    with self._watched(one, C1):
+                        found, cost = quiet.measured(partial(self._ask_each, one.port, one.requests[want][part]))
+                    seconds[one.name] += found
+                    self._costs.append(cost)
+        for row, of_row in seconds.items():
+            speed, p50 = sum(map(len, prompts())) / sum(of_row), 1000 * median(of_row)
+            self._outcome.figures.add(row, C1, speed)
+            self._outcome.figures.add(row, P50, p50)
+            print(f"  {C1}, {row}: {speed:.0f} tokens/s, p50 {p50:.0f} ms", file=sys.stderr, flush=True)
+
+    def _ask_each(self, port: int, requests: list[Request]) -> tuple[list[float], Cost]:
+        return run(ask_each(port, requests))
 
     def _ask(self, port: int, requests: list[Request], clients: int) -> Measured:
         return run(measure(port, requests, clients, self._seconds))

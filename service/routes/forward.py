@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from fastapi import APIRouter, Request
 from pydantic import TypeAdapter, ValidationError
@@ -12,7 +12,7 @@ from service.door import admit
 from service.dry_run import estimate, refused
 from service.errors import NotAcceptable, Unprocessable, invalid
 from service.forwarding import run_streamed, run_whole
-from service.openapi import FORWARD
+from service.openapi.routes import FORWARD
 from service.parts import Parts, parts_in
 from service.routes.arriving import arrived_call, is_small
 from service.routes.encoding import encoded, is_quick
@@ -29,6 +29,7 @@ from service.wire.pieces import Piece, PiecesResponse, StreamedResponse
 
 router = APIRouter()
 _FLAG = TypeAdapter(bool)
+_PARAMETERS = ("dry_run", "request")
 _ENCODERS: dict[Format, Callable[[Answer], Iterator[Piece]]] = {
     "json": encode_json,
     "safetensors": encode_safetensors,
@@ -45,6 +46,7 @@ async def forward(request: Request) -> Response:
     arrived = time.monotonic()
     # by hand, where FastAPI would fill in arguments: that takes a tenth of all that the event loop does for a call
     parts = parts_in(request.app)
+    _know_all(request.query_params)
     dry_run = _flag(request.query_params.get("dry_run", "false"), "/dry_run")
     coding = coding_of_body(request.headers.get("content-encoding"))
     body_format = format_of_body(request.headers.get("content-type"))
@@ -78,6 +80,13 @@ async def forward(request: Request) -> Response:
     pieces = await encoded(lambda: list(_ENCODERS[answer_format](answer)), parts, log, here=here)
     headers = npy_headers(answer) if answer_format == "npy" else {}
     return PiecesResponse(pieces, media_type, headers | {"Server-Timing": answer.server_timing()})
+
+
+def _know_all(parameters: Iterable[str]) -> None:
+    """A slip in `dry_run` would run what should not be."""
+    for name in parameters:
+        if name not in _PARAMETERS:
+            raise invalid(f"/{name:.40}", "is no query parameter of this call; there are dry_run and request")
 
 
 def _flag(value: str, pointer: str) -> bool:

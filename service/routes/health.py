@@ -4,14 +4,14 @@ from fastapi import APIRouter, Request
 
 from service.errors import NotAlive
 from service.life import Life
-from service.openapi import PROBE
+from service.openapi.routes import LIVE, READY, STARTED
 from service.parts import LifeDep, Parts
 
 router = APIRouter()
 
 
 @router.head("/livez", include_in_schema=False)
-@router.get("/livez", summary="Whether the process and its model thread live", **PROBE)
+@router.get("/livez", summary="Whether the process and its model thread live", **LIVE)
 async def livez(request: Request, life: LifeDep) -> dict[str, str]:
     """200 while the process answers and its model thread shows signs of life; while loading and draining too."""
     check_alive(life, request.app.state.parts)
@@ -19,7 +19,7 @@ async def livez(request: Request, life: LifeDep) -> dict[str, str]:
 
 
 @router.head("/startedz", include_in_schema=False)
-@router.get("/startedz", summary="Whether the model has been loaded", **PROBE)
+@router.get("/startedz", summary="Whether the model has been loaded", **STARTED)
 async def startedz(life: LifeDep) -> dict[str, str]:
     """200 once the model is loaded and warmed up, and from then on always; before, 503 with the progress."""
     life.check_started()
@@ -27,7 +27,7 @@ async def startedz(life: LifeDep) -> dict[str, str]:
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", summary="Whether requests should be sent here", **PROBE)
+@router.get("/readyz", summary="Whether requests should be sent here", **READY)
 async def readyz(life: LifeDep) -> dict[str, str]:
     """200 while the model is loaded and warmed up and the service is not going down."""
     life.check_ready()

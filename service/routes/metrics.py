@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from service.metrics import Metrics
-from service.openapi import METRICS
+from service.openapi.routes import METRICS
 
 router = APIRouter()
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from model.points import named_points
 from service.manifest import describe
-from service.openapi import MODEL
+from service.openapi.routes import MODEL
 from service.parts import PartsDep
 
 router = APIRouter()

@@ -11,10 +11,9 @@ from starlette.responses import Response
 from model.points import Point, named_points
 from model.selection import Wanted, result_specs
 from service.door import Admitted
-from service.errors import NotFound
 from service.forwarding import run_whole
-from service.infer import admit_infer
-from service.openapi_v2 import HEALTH, INFER, INFER_VERSION, METADATA, METADATA_VERSION, READY, READY_VERSION, SERVER
+from service.infer import admit_infer, check_served
+from service.openapi import v2_routes as told
 from service.parts import LifeDep, PartsDep
 from service.routes.encoding import encoded
 from service.routes.health import check_alive
@@ -32,28 +31,23 @@ _VERSION = _MODEL + "/versions/{version}"
 
 
 async def _served(request: Request, parts: PartsDep) -> None:
-    """Refuse a path whose model is not the one that is served."""
-    name, asked = request.path_params["name"], request.path_params.get("version", MODEL_VERSION)
-    served = parts.model.name
-    if request.method == "GET" and name == f"{served}/infer":
+    """Refuse a path whose model or version is not the one that is served."""
+    if request.method == "GET" and request.path_params["name"] == f"{parts.model.name}/infer":
         raise HTTPException(405, headers={"Allow": "POST"})
-    if name != served:
-        raise NotFound(f"there is no model {name[:200]!r}; {served!r} is served here")
-    if asked != MODEL_VERSION:
-        raise NotFound(f"model {served!r} has no version {asked[:40]!r}; it has version {MODEL_VERSION!r}")
+    check_served(parts.model, **request.path_params)
 
 
 _IS_SERVED = [Depends(_served)]
 
 
-@router.get("/v2", summary="The server: its name, version and extensions", **SERVER)
+@router.get("/v2", summary="The server: its name, version and extensions", **told.SERVER)
 async def server() -> dict[str, Any]:
     """The protocol's server metadata."""
     return {"name": "headwater", "version": version("headwater"), "extensions": ["binary_tensor_data"]}
 
 
 @router.head("/v2/health/live", include_in_schema=False)
-@router.get("/v2/health/live", summary="Whether the process and its model thread live", **HEALTH)
+@router.get("/v2/health/live", summary="Whether the process and its model thread live", **told.LIVE)
 async def live(request: Request, life: LifeDep) -> dict[str, bool]:
     """200 while the model thread shows signs of life; the same as /livez."""
     check_alive(life, request.app.state.parts)
@@ -61,23 +55,23 @@ async def live(request: Request, life: LifeDep) -> dict[str, bool]:
 
 
 @router.head("/v2/health/ready", include_in_schema=False)
-@router.get("/v2/health/ready", summary="Whether requests should be sent here", **HEALTH)
+@router.get("/v2/health/ready", summary="Whether requests should be sent here", **told.READY)
 async def ready(life: LifeDep) -> dict[str, bool]:
     """200 while the model is loaded and the service is not going down; the same as /readyz."""
     life.check_ready()
     return {"ready": True}
 
 
-@router.get(f"{_MODEL}/ready", summary="Whether the model takes requests", dependencies=_IS_SERVED, **READY)
-@router.get(f"{_VERSION}/ready", summary="The same of a version", dependencies=_IS_SERVED, **READY_VERSION)
+@router.get(f"{_MODEL}/ready", summary="Whether the model takes requests", dependencies=_IS_SERVED, **told.MODEL_READY)
+@router.get(f"{_VERSION}/ready", summary="The same of a version", dependencies=_IS_SERVED, **told.MODEL_READY_VERSION)
 async def model_ready(parts: PartsDep, life: LifeDep) -> dict[str, Any]:
     """200 while the model is loaded and the service is not going down."""
     life.check_ready()
     return {"name": parts.model.name, "ready": True}
 
 
-@router.post(f"{_MODEL}/infer", summary="Run token matrices through the stack", dependencies=_IS_SERVED, **INFER)
-@router.post(f"{_VERSION}/infer", summary="The same of a version", dependencies=_IS_SERVED, **INFER_VERSION)
+@router.post(f"{_MODEL}/infer", summary="Run token matrices through the stack", dependencies=_IS_SERVED, **told.INFER)
+@router.post(f"{_VERSION}/infer", summary="The same of a version", dependencies=_IS_SERVED, **told.INFER_VERSION)
 async def infer(request: Request, parts: PartsDep) -> Response:
     """Run an inference request: the same call as POST /forward in the protocol's form, in the same batches."""
     arrived = time.monotonic()
@@ -111,8 +105,8 @@ async def infer(request: Request, parts: PartsDep) -> Response:
     return PiecesResponse(pieces, "application/octet-stream", headers | {LENGTH_HEADER: str(length)})
 
 
-@router.get(_MODEL, summary="The model: its inputs and outputs", dependencies=_IS_SERVED, **METADATA)
-@router.get(_VERSION, summary="The same of a version", dependencies=_IS_SERVED, **METADATA_VERSION)
+@router.get(_MODEL, summary="The model: its inputs and outputs", dependencies=_IS_SERVED, **told.METADATA)
+@router.get(_VERSION, summary="The same of a version", dependencies=_IS_SERVED, **told.METADATA_VERSION)
 async def metadata(parts: PartsDep) -> dict[str, Any]:
     """The protocol's model metadata: inputs, of which a request has exactly one, and every point as an output.
 

@@ -29,8 +29,8 @@ class Strict(BaseModel):
 class RowRange(Strict):
     """A run of positions; negative ones count from the end."""
 
-    start: int = 0
-    stop: int | None = None
+    start: int = Field(0, description="the first position")
+    stop: int | None = Field(None, description="the position behind the last one; the end if absent")
 
 
 Positions = Annotated[

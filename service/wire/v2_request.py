@@ -19,20 +19,23 @@ from service.host_tensor import HostTensor
 from service.wire import json_body
 from service.wire.body import Body
 from service.wire.call import ForwardCall, Strict, build_call, checked
+from service.wire.v2_parameters import (
+    OF_INPUT,
+    OF_OUTPUT,
+    OF_REQUEST,
+    SELECTION,
+    SIZE,
+    InputParameters,
+    OutputParameters,
+    RequestParameters,
+)
 from service.wire.v2_tensors import Datatype, from_bytes, from_json
 
 LENGTH_HEADER = "Inference-Header-Content-Length"
-SELECTION = ("as", "heads", "rows", "keys", "top_k", "pool", "dtype")
-OF_INPUT = ("start", "positions")
-OF_REQUEST = ("timeout_ms", "timeout", "binary_data_output")
 _LISTS = ("heads", "rows", "keys", "positions")
 _MAX_RANK = 8
 _MAX_DIGITS = 18  # of a length; Python refuses to convert the longest
 _NUMBER = re.compile(r"(0|[1-9]\d{0,6})\.")
-
-Parameters = Annotated[
-    dict[str, Any] | None, Field(None, description="strings, numbers and booleans; lists as JSON text")
-]
 
 
 class InferInput(Strict):
@@ -42,8 +45,10 @@ class InferInput(Strict):
     shape: list[Annotated[int, Field(ge=0, lt=1 << 60)]] = Field(
         max_length=_MAX_RANK, description="[N, d], or [N] of tokens"
     )
-    datatype: Datatype
-    parameters: Parameters
+    datatype: Datatype = Field(
+        description="of the numbers; of tokens any integer type, of the others FP32, FP16, BF16 or FP64"
+    )
+    parameters: InputParameters
     data: Any = Field(
         None,
         description="row after row, or a list for each row",
@@ -55,19 +60,21 @@ class InferOutput(Strict):
     """One output: a point or a pattern of points, and in its parameters what is wanted of it."""
 
     name: str = Field(description="a point, or a pattern of points")
-    parameters: Parameters
+    parameters: OutputParameters
 
 
 class InferBody(Strict):
     """An inference request; the model's name and version in it say nothing that the path does not say."""
 
     id: str | None = Field(None, description="stands in the answer as it came")
-    model_name: str | None = None
-    model_version: str | None = None
-    parameters: Parameters
-    inputs: list[InferInput] = Field(min_length=1, max_length=10_000)
+    model_name: str | None = Field(None, description="taken, and not looked at: the path says it")
+    model_version: str | None = Field(None, description="taken, and not looked at: the path says it")
+    parameters: RequestParameters
+    inputs: list[InferInput] = Field(
+        min_length=1, max_length=10_000, description="exactly one, or one for each of several sequences"
+    )
     outputs: list[InferOutput] | None = Field(
-        None, max_length=10_000, description="the last layer's resid_post if there are none"
+        None, max_length=10_000, description="what is returned; the last layer's resid_post if there are none"
     )
 
 
@@ -138,7 +145,7 @@ def _inputs(inputs: list[InferInput], behind: memoryview) -> tuple[dict[str, Hos
         pointer = f"/inputs/{i}"
         if one.name in tensors:
             raise invalid(f"{pointer}/name", f"there is an input {one.name!r:.80} already")
-        parameters = _parameters(one.parameters, (*OF_INPUT, "binary_data_size"), f"{pointer}/parameters")
+        parameters = _parameters(one.parameters, (*OF_INPUT, *SIZE), f"{pointer}/parameters")
         size = parameters.pop("binary_data_size", None)
         if (size is None) == (one.data is None):
             both = "both" if size is not None else "neither of them"
@@ -161,7 +168,7 @@ def _inputs(inputs: list[InferInput], behind: memoryview) -> tuple[dict[str, Hos
 
 def _output(one: InferOutput, selection: dict[str, Any], binary: bool, pointer: str) -> tuple[dict[str, Any], bool]:
     """An output as POST /forward has it, and whether it goes out in binary; its own parameters before the request's."""
-    parameters = _parameters(one.parameters, (*SELECTION, "binary_data"), f"{pointer}/parameters")
+    parameters = _parameters(one.parameters, (*SELECTION, *OF_OUTPUT), f"{pointer}/parameters")
     binary = _flag(parameters.pop("binary_data", binary), f"{pointer}/parameters/binary_data")
     return {"name": one.name} | selection | parameters, binary
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from service.api_keys import ApiKeys, KeysFileError
+from service.entrance import is_open_to_all
 from service.errors import Unauthorized
 from tests.server import HEADWATER, Server, environment, serving
 from tests.service.calls import problem
@@ -67,8 +68,13 @@ def test_probes_and_the_description_are_open(keyed: httpx.Client, path: str) -> 
 
 def test_the_description_says_that_a_key_is_needed(keyed: httpx.Client, tiny: httpx.Client) -> None:
     said = keyed.get("/openapi.json").json()
-    assert said["components"]["securitySchemes"]["key"] == {"type": "http", "scheme": "bearer"}
+    scheme = said["components"]["securitySchemes"]["key"]
+    assert (scheme["type"], scheme["scheme"]) == ("http", "bearer")
     assert said["security"] == [{"key": []}]
+    for path, operations in said["paths"].items():
+        for operation in operations.values():
+            assert (operation.get("security") == []) == is_open_to_all(path)
+            assert ("401" in operation["responses"]) != is_open_to_all(path)
     assert "security" not in tiny.get("/openapi.json").json()
 
 

@@ -234,6 +234,10 @@ def test_a_device_that_does_not_exist(run: Run, tiny_directory: Path) -> None:
     one_line(serve(run, tiny_directory, "--device", "abacus"), "device", "abacus")
 
 
+def test_a_device_that_computes_nothing(run: Run, tiny_directory: Path) -> None:
+    one_line(serve(run, tiny_directory, "--device", "meta"), "device", "meta")
+
+
 # --- init and convert
 
 SIZES = "--layers 2 --d-model 22 --heads 3 --d-k 5 --d-v 7 --d-ff 13 --vocab-size 17 --max-positions 19".split()

@@ -1,6 +1,5 @@
 """What the service says of itself: complete, offline, and true on whatever model is loaded."""
 
-import json
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -9,6 +8,7 @@ import httpx
 import pytest
 
 from tests.service.calls import JSON, outputs
+from tests.service.openapi_document import document
 from tests.service.test_refusals import STATUSES_SEEN
 
 LINKS = {"src", "href", "action", "data", "poster"}
@@ -72,21 +72,6 @@ def test_the_root_leads_to_the_docs(tiny: httpx.Client) -> None:
     assert response.is_redirect
     assert urljoin(str(response.request.url), response.headers["location"]) == f"{tiny.base_url}/docs"
     assert tiny.get("/", follow_redirects=True).status_code == 200
-
-
-def document(client: httpx.Client) -> dict[str, Any]:
-    found: dict[str, Any] = client.get("/openapi.json").json()
-    return found
-
-
-def test_the_example_runs_as_it_stands(client: httpx.Client) -> None:
-    content = document(client)["paths"]["/forward"]["post"]["requestBody"]["content"][JSON]
-    examples = [content["example"]] if "example" in content else []
-    examples += [one["value"] for one in content.get("examples", {}).values()]
-    assert examples
-    for example in examples:
-        response = client.post("/forward", content=json.dumps(example), headers={"Content-Type": JSON})
-        assert outputs(response)
 
 
 def test_every_status_that_a_caller_can_see_is_documented(tiny: httpx.Client) -> None:

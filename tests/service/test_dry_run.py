@@ -107,3 +107,10 @@ def test_a_broken_body_is_broken_here_too_and_n_runs_nothing(tiny_server: Server
         problem(post(client, {"n": 3}), 422)
         client.post("/forward?dry_run=true", json={"tokens": ids(5)}, headers={"X-Request-Id": "dry"})
     assert "compute_ms" not in tiny_server.wait_for_line('"dry"')
+
+
+def test_a_slip_in_the_parameters_name_runs_nothing(tiny: httpx.Client) -> None:
+    response = tiny.post("/forward", params={"dryrun": "true"}, json=CALL | {"tokens": ids(3)})
+    assert problem(response, 422)["errors"] == [
+        {"pointer": "/dryrun", "message": "is no query parameter of this call; there are dry_run and request"}
+    ]

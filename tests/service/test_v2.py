@@ -552,9 +552,10 @@ def test_the_openapi_document_has_an_example_that_runs_and_every_refusal(http: h
     for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/{name}", "/v2/models/{name}/ready"):
         assert paths[path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
     infer = paths["/v2/models/{name}/infer"]["post"]
-    assert {parameter["name"] for parameter in infer["parameters"]} == {"name", "Inference-Header-Content-Length"}
+    sent = {"name", "Inference-Header-Content-Length", "X-Request-Id", "traceparent"}
+    assert {parameter["name"] for parameter in infer["parameters"]} == sent
     assert {"400", "404", "408", "413", "415", "422", "500", "503", "504"} <= set(infer["responses"])
-    assert infer["parameters"][0]["example"] == NAME
-    example = infer["requestBody"]["content"]["application/json"]["example"]
+    assert infer["parameters"][0]["examples"]["served"]["value"] == NAME
+    example = next(iter(infer["requestBody"]["content"]["application/json"]["examples"].values()))["value"]
     outputs = post(http, example).json()["outputs"]
     assert [output["name"] for output in outputs] == [LAST, "layers.0.attn_probs"]
