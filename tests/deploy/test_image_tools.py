@@ -11,9 +11,23 @@ from typing import Any
 import pytest
 
 from deploy.image.checks import tools
+from deploy.image.checks.firewall import removal
 from deploy.image.checks.store import Store
 
 ROOT, SOMEBODY = 0, 1000
+LEFT_BEHIND = """*filter
+:FORWARD ACCEPT [0:0]
+:NETAVARK_FORWARD - [0:0]
+-A FORWARD -s 10.0.0.1/32 -j DROP
+-A FORWARD -m comment --comment "netavark firewall plugin rules" -j NETAVARK_FORWARD
+COMMIT
+*nat
+:POSTROUTING ACCEPT [0:0]
+:NETAVARK-HOSTPORT-MASQ - [0:0]
+-A POSTROUTING -j NETAVARK-HOSTPORT-MASQ
+-A NETAVARK-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
+COMMIT
+"""
 
 
 def machine(
@@ -91,3 +105,21 @@ def test_a_command_that_takes_too_long_ends_with_all_that_it_began(tmp_path: Pat
             time.sleep(0.01)
     finally:
         shutil.rmtree(store.folder)
+
+
+def test_what_podman_leaves_in_the_firewall_is_taken_away_and_nothing_else() -> None:
+    filtering, nat = ["iptables", "-t", "filter"], ["iptables", "-t", "nat"]
+    comment = ["-m", "comment", "--comment", "netavark firewall plugin rules"]
+    assert list(removal(LEFT_BEHIND)) == [
+        [*filtering, "-D", "FORWARD", *comment, "-j", "NETAVARK_FORWARD"],
+        [*filtering, "-F", "NETAVARK_FORWARD"],
+        [*filtering, "-X", "NETAVARK_FORWARD"],
+        [*nat, "-D", "POSTROUTING", "-j", "NETAVARK-HOSTPORT-MASQ"],
+        [*nat, "-F", "NETAVARK-HOSTPORT-MASQ"],
+        [*nat, "-X", "NETAVARK-HOSTPORT-MASQ"],
+    ]
+
+
+@pytest.mark.parametrize("rule", ["-A NETAVARK_FORWARD -s 10.89.1.0/24 -j ACCEPT", ":NETAVARK-5FFDD9D923A2D - [0:0]"])
+def test_the_firewall_is_left_as_it_is_while_a_network_of_somebody_else_is_in_use(rule: str) -> None:
+    assert not list(removal(LEFT_BEHIND.replace("COMMIT", f"{rule}\nCOMMIT", 1)))

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from deploy.image.checks import firewall
+
 COMMAND_SECONDS = 120
 MOST_SECONDS = 480  # of a test, with the builds that it waits for
 
@@ -20,6 +22,7 @@ class Store:
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="headwater-image-"))
+        self._firewall_was_clear = firewall.MARK not in firewall.rules()
         (self.folder / "tmp").mkdir()
         containers, storage = self.folder / "containers.conf", self.folder / "storage.conf"
         # without a daemon and without CAP_SYS_RESOURCE no limit can be raised, so those of this process are asked for
@@ -84,6 +87,8 @@ class Store:
             self.remove_pod(pod)
         self.tried("podman", "rm", "--all", "--force", "--time", "5")
         self.tried("podman", "image", "unmount", "--all", "--force")
+        if self._firewall_was_clear:
+            firewall.clear()
         for mount in reversed(self._mounts()):
             subprocess.run(["umount", mount], capture_output=True, timeout=COMMAND_SECONDS)
         _remove_groups("libpod_parent/conmon")
