@@ -70,7 +70,6 @@ class Replica:
     peak: int
     final: Measured
     layers_peak: int
-    layers_seconds: Measured
 
     @property
     def gflops(self) -> float:
@@ -78,9 +77,15 @@ class Replica:
         return self.final.tokens_per_second * 2 * numbers_in_layers(self.config) / 1e9
 
 
-def requests(outputs: list[str]) -> list[Request]:
-    """Ids of the lengths that docs/performance.md describes."""
-    return [ask(f"{i}", {"tokens": tokens, "outputs": outputs}, len(tokens)) for i, tokens in enumerate(prompts())]
+def requests(config: StackConfig, outputs: list[str]) -> list[Request]:
+    """Ids of the lengths that docs/performance.md describes, as far as the model has ids and positions for them.
+
+    Raises ValueError for a model without a vocabulary.
+    """
+    if not config.vocab_size:
+        raise ValueError("vocab_size is 0, and must be at least 1: the load is made of ids")
+    fitting = [[one % config.vocab_size for one in tokens[: config.max_positions or None]] for tokens in prompts()]
+    return [ask(f"{i}", {"tokens": tokens, "outputs": outputs}, len(tokens)) for i, tokens in enumerate(fitting)]
 
 
 def directory_of(model: str) -> Path:
@@ -94,8 +99,8 @@ def measure_replica(model: str, threads: int, seconds: float) -> Replica:
     """Start a server, look at its memory, and load it twice."""
     directory = directory_of(model)
     _, config = read_config(directory)
-    final = requests([f"layers.{config.n_layers - 1}.resid_post"])
-    every = requests(["layers.*.resid_post"])
+    final = requests(config, [f"layers.{config.n_layers - 1}.resid_post"])
+    every = requests(config, ["layers.*.resid_post"])
     with serving(directory, "--threads", str(threads), "--log-level", "warning") as server:
         with server.client() as client:
             limits = client.get("/model").json()["limits"]
@@ -104,12 +109,19 @@ def measure_replica(model: str, threads: int, seconds: float) -> Replica:
         with Peak(pid) as peak:
             of_final = run(measure(server.port, final, CLIENTS, seconds))
         with Peak(pid) as layers_peak:
-            of_layers = run(measure(server.port, every, CLIENTS, seconds))
+            run(measure(server.port, every, CLIENTS, seconds))
     file_bytes = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
     return Replica(
-        model, threads, config, file_bytes, limits["max_batch_tokens"], loaded, peak.nbytes, of_final,
-        layers_peak.nbytes, of_layers,
-    )  # fmt: skip
+        model,
+        threads,
+        config,
+        file_bytes,
+        limits["max_batch_tokens"],
+        loaded,
+        peak.nbytes,
+        of_final,
+        layers_peak.nbytes,
+    )
 
 
 def speeds(replicas: Sequence[Replica]) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.load.process import MEBIBYTE, anonymous_bytes
-from bench.sizing import RUNTIME_BYTES, need_of, numbers_in_layers
+from bench.sizing import RUNTIME_BYTES, need_of, numbers_in_layers, requests
 from deploy.tests.choices import ROOT, Choice
 from deploy.tests.manifests import Manifests, quantity
 from model.checkpoint.initialise import initialise
@@ -121,6 +121,17 @@ def test_the_wait_that_is_wished_is_more_than_a_batch_and_much_less_than_the_que
     assert 2 * BATCH_SECONDS <= WAIT_SECONDS <= QUEUE_SECONDS / 10
     assert f"Less than {BATCH_SECONDS:g} s is less than one batch" in PAGE
     assert f"{QUEUE_SECONDS:g} s is\n  where the queue ends" in PAGE
+
+
+def test_a_model_of_ones_own_is_asked_for_ids_and_positions_that_it_has(tmp_path: Path) -> None:
+    initialise(tmp_path / "model", seed=3, n_layers=1, d_model=8, n_heads=1, vocab_size=11, max_positions=7)
+    config = read_config(tmp_path / "model")[1]
+    asked = [json.loads(request.body) for request in requests(config, ["layers.0.resid_post"])]
+    assert max(len(one["tokens"]) for one in asked) == 7
+    assert all(0 <= token < 11 for one in asked for token in one["tokens"])
+    initialise(tmp_path / "without", seed=3, n_layers=1, d_model=8, n_heads=1)
+    with pytest.raises(ValueError, match="vocab_size is 0"):
+        requests(read_config(tmp_path / "without")[1], [])
 
 
 def test_a_server_holds_what_the_formula_says(tmp_path: Path) -> None:
