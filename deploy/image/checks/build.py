@@ -12,7 +12,7 @@ from deploy.image.checks.store import Store
 ROOT = Path(__file__).parents[3]
 BASE, IMAGE, BAKED = "localhost/python-stand-in:test", "localhost/headwater:test", "localhost/headwater:baked"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-BASE_SECONDS, BUILD_SECONDS = 300, 900
+BASE_SECONDS, BUILD_SECONDS = 180, 360
 DECOY = "decoy.safetensors"  # beside what is needed, to see that it stays out
 
 

@@ -37,9 +37,9 @@ def free_port() -> int:
 class Container:
     """A running container; it can stand for the `tests.server.Server` of bench/load's scenarios."""
 
-    def __init__(self, store: Store, name: str, port: int, user: int) -> None:
+    def __init__(self, store: Store, name: str, port: int, user: int, host: str = "127.0.0.1") -> None:
         self.store, self.name, self.port, self.user = store, name, port, user
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://{host}:{port}"
         self.pid = int(store.podman("inspect", "--format", "{{.State.Pid}}", name))
         self.process = self
 
@@ -47,13 +47,13 @@ class Container:
         """A client of this server, and of no proxy."""
         return httpx.Client(base_url=self.url, timeout=ANSWER_SECONDS, trust_env=False)
 
-    def wait_until_ready(self) -> None:
-        """Ask /readyz until it says yes."""
+    def wait_until_ready(self, path: str = "/readyz") -> None:
+        """Ask /readyz, or another probe, until it says yes."""
         deadline = time.monotonic() + START_SECONDS
         with self.client() as client:
             while time.monotonic() < deadline and self.poll() is None:
                 try:
-                    if client.get("/readyz").status_code == 200:
+                    if client.get(path).status_code == 200:
                         return
                 except httpx.TransportError:
                     pass

@@ -1,0 +1,100 @@
+"""How a run over many sequences goes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from headwater_client.outputs import Outputs, outputs_json
+from headwater_client.retrying import MANY, Retries
+
+Progress = Callable[[int, int | None], None]
+
+
+class MapFields(TypedDict, total=False):
+    """The options of `map`.
+
+    outputs: as in `forward`, for every sequence.
+    concurrency: how many calls are under way at once (default 8). The service packs them into shared batches. At most
+        twice as many results are held, however many sequences there are; nothing new is begun until some are taken.
+    ordered: results come in the order of the inputs (the default), or as they are completed.
+    into: a directory to which each answer is written, as INDEX.safetensors, whole or not at all. A later run into it
+        asks for what is missing alone; it is refused if the model's weights, the outputs or an input are others.
+    on_error: "keep" (the default): a sequence that is refused gives a result with an `error`, and the run goes on.
+        "raise": the first one ends it. What concerns all (no service, a wrong key, another model) always does.
+    progress: True for a bar (needs tqdm: the extra `progress`), or a function of (done, total or None).
+    timeout_ms: a deadline for each call.
+    retries: for each call; if not given, ten minutes and as many tries as there is time for: the service may restart.
+        Whether there is a service at all is asked first, by the client's own retries.
+    """
+
+    outputs: Outputs | None
+    concurrency: int
+    ordered: bool
+    into: str | Path | None
+    on_error: Literal["keep", "raise"]
+    progress: bool | Progress
+    timeout_ms: int | None
+    retries: Retries | int
+
+
+@dataclass(frozen=True)
+class MapOptions:
+    """The same, checked."""
+
+    outputs: list[Any] | None
+    concurrency: int
+    ordered: bool
+    into: Path | None
+    keep_errors: bool
+    progress: Progress | None
+    close_progress: Callable[[], None]
+    timeout_ms: int | None
+    retries: Retries
+
+
+def map_options(given: MapFields, total: int | None = None) -> MapOptions:
+    """Raises ValueError or TypeError, with the field's name; ImportError where a bar is wanted and there is no tqdm."""
+    unknown = set(given) - MapFields.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"there is no argument {min(unknown)!r}")
+    concurrency, on_error = given.get("concurrency", 8), given.get("on_error", "keep")
+    if concurrency < 1:
+        raise ValueError(f"concurrency: must be at least 1, not {concurrency}")
+    if on_error not in ("keep", "raise"):
+        raise ValueError(f"on_error: must be 'keep' or 'raise', not {on_error!r}")
+    outputs, into, wanted = given.get("outputs"), given.get("into"), given.get("progress", False)
+    progress, close = _bar(total) if wanted is True else (wanted or None, _nothing)
+    return MapOptions(
+        None if outputs is None else outputs_json(outputs),
+        concurrency,
+        given.get("ordered", True),
+        None if into is None else Path(into),
+        on_error == "keep",
+        progress,
+        close,
+        given.get("timeout_ms"),
+        Retries.of(given.get("retries", MANY)),
+    )
+
+
+def total_of(inputs: Any) -> int | None:
+    """How many there are, where that can be known before."""
+    return len(inputs) if hasattr(inputs, "__len__") else None
+
+
+def _bar(total: int | None) -> tuple[Progress, Callable[[], None]]:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        raise ImportError("progress=True needs tqdm: install headwater-client[progress]") from None
+    bar = tqdm(total=total, unit="sequence")
+
+    def advance(done: int, total: int | None) -> None:
+        bar.update(done - bar.n)
+
+    return advance, bar.close
+
+
+def _nothing() -> None:
+    """Close no bar."""
