@@ -160,6 +160,22 @@ def test_a_sampled_small_map_holds_the_strongest_keys_of_its_rows(
     viewer.close()
 
 
+def test_a_long_text_takes_one_pass_for_the_large_map_and_the_small_ones_above_it(
+    browser: Browser, smollm2: Server
+) -> None:
+    viewer = Viewer(browser, smollm2.url, text=LONG, layer=9, head=1).shows_map(9, 1)
+    viewer.page.wait_for_selector('.grid-row.drawn[data-layer="9"]')
+    passes = [[output["name"] for output in call["outputs"]] for call in viewer.calls()]
+    assert "layers.9.attn_probs" in passes[1]
+    assert any(name.endswith("-9.attn_probs") for name in passes[1]), passes
+    told = len(passes)
+    viewer.page.click('.thumb[data-layer="9"][data-head="6"]')
+    viewer.shows_map(9, 6)
+    assert len(viewer.calls()) <= told + 1, "the other heads are there already; layers below may come into sight"
+    assert all("layers.9.attn_probs" not in str(call["outputs"]) for call in viewer.calls()[told:])
+    viewer.close()
+
+
 def test_what_is_not_wanted_any_more_is_given_up(browser: Browser, smollm2: Server) -> None:
     viewer = Viewer(browser, smollm2.url, text=LONG * 4, layer=29)
     with viewer.page.expect_event("requestfailed", lambda request: request.url.endswith("/forward")):

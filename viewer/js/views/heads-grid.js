@@ -2,16 +2,17 @@
 
 import { el } from "../dom.js";
 import { paint } from "../figure.js";
-import { sampledRows, smallCells, smallMaps } from "./maps.js";
+import { isLong, sampledRows, smallCells, smallMaps } from "./maps.js";
 
-const PATIENCE_MS = 60; // while somebody scrolls, nothing is asked for
+// while somebody scrolls, nothing is asked for; with a long text the large map asks first, for what is in sight too
+const PATIENCE_MS = { short: 60, long: 400 };
 
 /** The grid in `root`; `app` as in README.md. */
 export function createGrid(root, app) {
   const { state, model } = app;
   let made = new Map(); // layer -> {side, cells}
   let run = null, pending = null, timer = null, active = true;
-  const seen = new Set();
+  const seen = new Set(), claimed = new Set();
 
   const rows = Array.from({ length: model.layers }, (_, layer) =>
     el("div", { class: "grid-row", "data-layer": layer }, el("span", { class: "grid-layer" }, String(layer)),
@@ -50,7 +51,8 @@ export function createGrid(root, app) {
   for (const row of rows) watching.observe(row);
 
   function wanted() {
-    return [...new Set([...seen, state.get("layer")])].filter((layer) => !made.has(layer)).sort((a, b) => a - b);
+    return [...new Set([...seen, state.get("layer")])]
+      .filter((layer) => !made.has(layer) && !claimed.has(layer) && !pending?.layers.includes(layer)).sort((a, b) => a - b);
   }
 
   function schedule() {
@@ -59,7 +61,7 @@ export function createGrid(root, app) {
       pending.controller.abort();
     }
     clearTimeout(timer);
-    timer = setTimeout(load, PATIENCE_MS);
+    timer = setTimeout(load, run && isLong(run) ? PATIENCE_MS.long : PATIENCE_MS.short);
   }
 
   function load() {
@@ -71,18 +73,22 @@ export function createGrid(root, app) {
       try {
         const signal = AbortSignal.any([controller.signal, mine.signal]);
         const tensors = await app.service.outputs(mine, smallMaps(mine, layers), { signal });
-        if (mine !== run) return;
-        for (const layer of layers) {
-          made.set(layer, smallCells(tensors, model, mine, layer));
-          draw(layer);
-        }
-        performance.mark("headwater:grid");
-        root.dispatchEvent(new CustomEvent("grown"));
+        take(mine, layers, tensors);
       } finally {
         if (pending?.controller === controller) pending = null;
       }
       schedule();
     });
+  }
+
+  function take(of, layers, tensors) {
+    if (of !== run || !layers.length) return;
+    for (const layer of layers) {
+      made.set(layer, smallCells(tensors, model, of, layer));
+      draw(layer);
+    }
+    performance.mark("headwater:grid");
+    root.dispatchEvent(new CustomEvent("grown"));
   }
 
   /** Scroll the grid, and it alone, until a row can be seen. */
@@ -128,6 +134,22 @@ export function createGrid(root, app) {
       active = false;
       pending?.controller.abort();
       pending = null;
+    },
+    /**
+     * The layers in sight up to `deepest` that are missing, for a call that runs so deep anyway: `take(tensors)` its
+     * answer to `smallMaps`, and `release()` them in the end, so that what did not come is asked for again.
+     */
+    claim(deepest) {
+      const of = run, layers = wanted().filter((layer) => layer <= deepest);
+      for (const layer of layers) claimed.add(layer);
+      return {
+        layers,
+        take: (tensors) => take(of, layers, tensors),
+        release() {
+          for (const layer of layers) claimed.delete(layer);
+          schedule();
+        },
+      };
     },
     /** What the small maps show, in words. */
     legend() {

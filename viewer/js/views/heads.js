@@ -8,9 +8,10 @@ import { label } from "../tokens.js";
 import { createGrid } from "./heads-grid.js";
 import { createMap, drawMap, valueAt } from "./heads-map.js";
 import { createOverview } from "./heads-overview.js";
-import { blockOf, largeCells, largeMap } from "./maps.js";
+import { blockOf, isLong, largeCells, largeMap, smallMaps } from "./maps.js";
 
 const STEADY_MS = 120; // what is passed on the way to another head or block is not asked for
+const HELD = 32; // blocks of a long text that are kept, with all heads of their layer
 const SIZES = { 32: "32", 64: "64", 128: "128" };
 
 export default {
@@ -22,7 +23,7 @@ export default {
 
 function create(root, app) {
   const { state, model, service, strip } = app;
-  const loading = latest();
+  const loading = latest(), held = new Map();
 
   const layer = numberSelect("Layer", model.layers, state.get("layer"), (chosen) => state.set({ layer: chosen }));
   const head = numberSelect("Head", model.heads, state.get("head"), (chosen) => state.set({ head: chosen }));
@@ -105,12 +106,36 @@ function create(root, app) {
     const [i, h] = [state.get("layer"), state.get("head")], part = blockOf(state, run.n);
     mapRoot.setAttribute("aria-busy", "true");
     return app.guard(async () => {
-      if (moving) await pause(STEADY_MS, signal);
-      const { map: tensor } = await service.outputs(run, [largeMap(run, i, h, part)], { signal });
-      show({ run, layer: i, head: h, rows: part.rows, keys: part.keys, cells: largeCells(tensor, h) });
-      mapRoot.removeAttribute("aria-busy");
-      performance.mark("headwater:map");
+      try {
+        const tensor = isLong(run) ? await longMap(run, i, h, part, signal) : await shortMap(run, i, h, part, signal, moving);
+        show({ run, layer: i, head: h, rows: part.rows, keys: part.keys, cells: largeCells(tensor, h) });
+        performance.mark("headwater:map");
+      } finally {
+        if (!signal.aborted) mapRoot.removeAttribute("aria-busy");
+      }
     });
+  }
+
+  async function shortMap(run, i, h, part, signal, moving) {
+    if (moving) await pause(STEADY_MS, signal);
+    return (await service.outputs(run, [largeMap(run, i, h, part)], { signal })).map;
+  }
+
+  /** The block of a long text: the pass that makes it brings along the small maps in sight that it runs through. */
+  async function longMap(run, i, h, part, signal) {
+    const name = JSON.stringify([i, part]);
+    if (held.has(name)) return held.get(name);
+    await pause(STEADY_MS, signal);
+    const small = grid.claim(i);
+    try {
+      const tensors = await service.outputs(run, [largeMap(run, i, h, part), ...smallMaps(run, small.layers)], { signal });
+      held.set(name, tensors.map);
+      if (held.size > HELD) held.delete(held.keys().next().value);
+      small.take(tensors);
+      return tensors.map;
+    } finally {
+      small.release();
+    }
   }
 
   function show(shown) {
@@ -145,7 +170,10 @@ function create(root, app) {
       light.choose(state.get("light"));
       size.choose(String(state.get("size")));
       if (any("theme", "curve", "run")) drawLegend();
-      if (any("run")) map.clear();
+      if (any("run")) {
+        map.clear();
+        held.clear();
+      }
       if (any("run", "layer", "head", "row", "key", "size")) {
         drawOverview();
         load(!any("run"));

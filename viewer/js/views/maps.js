@@ -76,8 +76,12 @@ export function blockOf(state, n) {
   return { rows: [row, row + size], keys: [key, key + size], whole: size === n };
 }
 
-/** A second pass over so many tokens costs more than the bytes of the other heads of a layer. */
 const LONG = 256;
+
+/** Whether a second pass over so many tokens costs more than the bytes of what one may bring along. */
+export function isLong(run) {
+  return run.n > LONG;
+}
 
 /**
  * The output for the large map of a head: its block in float32, so that values are exact. Of long inputs it has all
@@ -85,7 +89,7 @@ const LONG = 256;
  */
 export function largeMap(run, layer, head, { rows, keys, whole }) {
   const output = { name: mapsOf(layer), as: "map" };
-  if (run.n <= LONG) output.heads = [head];
+  if (!isLong(run)) output.heads = [head];
   if (!whole) {
     output.rows = { start: rows[0], stop: rows[1] };
     output.keys = { start: keys[0], stop: keys[1] };

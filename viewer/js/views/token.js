@@ -64,12 +64,15 @@ function create(root, app) {
     cards.setAttribute("aria-busy", "true");
     return app.guard(async () => {
       const point = mapsOf(i);
-      const { from, to } = await service.outputs(run,
-        [{ name: point, as: "from", rows: [token] }, { name: point, as: "to", keys: [token] }], { signal });
-      shown = { run, layer: i, token, from: from.data, to: to.data };
-      cards.removeAttribute("aria-busy");
-      draw();
-      performance.mark("headwater:token");
+      try {
+        const { from, to } = await service.outputs(run,
+          [{ name: point, as: "from", rows: [token] }, { name: point, as: "to", keys: [token] }], { signal });
+        shown = { run, layer: i, token, from: from.data, to: to.data };
+        draw();
+        performance.mark("headwater:token");
+      } finally {
+        if (!signal.aborted) cards.removeAttribute("aria-busy");
+      }
     });
   }
 
