@@ -42,7 +42,7 @@ export async function predictions(service, model, states, name, signal) {
 }
 
 /**
- * What one row of a state says, exactly: `{logits, indices, probabilities, rest}` of its TOP tokens. All logits are fetched for
+ * What one row of a state says, exactly: `{indices, logits, probabilities}` of its TOP tokens. All logits are fetched for
  * it, since a probability is a logit's share in all of them.
  */
 export async function exactPrediction(service, model, row, name, signal) {
