@@ -18,11 +18,6 @@ from torch import Tensor
 from model.mask import Mask
 from model.packing import Packing
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # before torch 2.10
-    varlen_attn = None  # type: ignore[assignment]
-
 log = logging.getLogger("headwater.attention")
 
 WIDEST_HEAD = 256  # of the flash kernel
@@ -75,13 +70,23 @@ def is_right(kernel: Kernel, device: torch.device, dtype: torch.dtype, width: in
     return True
 
 
+def flash_kernel() -> Callable[..., object]:
+    """torch's kernel for sequences of any length. Raises ImportError before torch 2.10.
+
+    Imported where it is first needed: it brings torch's compiler along, a second of every start.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn
+
+
 def by_flash(q_TAK: Tensor, k_TBK: Tensor, v_TBK: Tensor, packing: Packing, scale: float, mask: Mask) -> Tensor:
     """By the flash kernel for sequences of any length, in half precision; it knows windows."""
     q_TAK, k_TAK, v_TAK, width = _as_wanted(q_TAK, k_TBK, v_TBK)
     offsets_S, longest = packing.offsets(q_TAK.device), packing.longest
     before = -1 if mask.window is None else mask.window - 1  # keys before a row's own; -1: all of them
     window = (before, 0) if mask.causal else (-1, -1)
-    z_TAK = varlen_attn(q_TAK, k_TAK, v_TAK, offsets_S, offsets_S, longest, longest, scale=scale, window_size=window)
+    z_TAK = flash_kernel()(q_TAK, k_TAK, v_TAK, offsets_S, offsets_S, longest, longest, scale=scale, window_size=window)
     assert isinstance(z_TAK, Tensor)  # a second one comes where it is asked for
     return z_TAK[..., :width]
 

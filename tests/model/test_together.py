@@ -1,5 +1,7 @@
 """Attention of all sequences by one kernel call: what is asked of the kernels, which run on a GPU alone."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -63,7 +65,7 @@ def test_a_kernel_that_is_missing_or_wrong_is_not_used(
         return q * torch.nan if kernel is by_flash else (q * torch.nan, None)
 
     for planted, said in ((missing, "cannot be used"), (mixing, "is wrong")):
-        monkeypatch.setattr(model.together, "varlen_attn", planted)
+        monkeypatch.setattr(model.together, "flash_kernel", lambda planted=planted: planted)
         monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", planted)
         is_right.cache_clear()
         assert attend_together(q, k, v, packing, 0.3, Mask(causal=True)) is None
@@ -75,3 +77,10 @@ def test_the_places_of_sequences_are_made_once_for_all_layers() -> None:
     first = packing.offsets(torch.device("cpu"))
     assert first.tolist() == [0, 3, 7]
     assert packing.offsets(torch.device("cpu")) is first
+
+
+def test_a_start_without_a_gpu_does_not_wait_for_torchs_compiler() -> None:
+    """It comes with the flash kernel, and its import takes a second."""
+    code = "import sys, service.cli; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
