@@ -31,6 +31,8 @@ from bench.load.traffic import (
 )
 from tests.server import Server
 
+PROBES_OF_A_PERCENTILE = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Overload:
@@ -225,9 +227,11 @@ def _check_probes(outcome: Outcome, plan: Overload, seen: _Seen, probes: Probes)
     outcome.numbers["probes"] = probes_told(during)
     took = [one.took_ms for one in during]
     p99, longest = percentile(took, 99), max(took, default=math.nan)
+    # of fewer than a hundred the 99th percentile is the longest, which has a bound of its own
+    usually = len(took) < PROBES_OF_A_PERCENTILE or p99 < plan.probe_p99_ms
     outcome.check(
         "p99 and longest of /livez and /readyz",
-        p99 < plan.probe_p99_ms and longest < plan.probe_longest_ms,
+        usually and longest < plan.probe_longest_ms,
         f"{p99:.0f} and {longest:.0f} ms",
         f"< {plan.probe_p99_ms:g} and {plan.probe_longest_ms:g} ms",
     )
