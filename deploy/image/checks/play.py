@@ -10,20 +10,21 @@ from typing import Any
 
 import yaml
 
-from deploy.image.checks.container import Container
+from deploy.image.checks.container import Container, free_port
 from deploy.image.checks.store import Store
 from deploy.tests.manifests import Manifests
 
 NETWORK = "198.18"  # of addresses that are nobody's: RFC 2544
 
 
-def playable(built: Manifests) -> list[dict[str, Any]]:
+def playable(built: Manifests, host_port: int) -> list[dict[str, Any]]:
     """The ConfigMap and the Deployment, in the order in which podman wants them, changed where podman 4.3 must have it.
 
     - A liveness probe becomes a health check that calls curl inside the container, which the image does not have.
       Without it podman asks nothing; the tests ask all three probes as the kubelet would.
     - A pod of a Deployment is always started again. The kubelet knows a pod that was deleted from one that ended;
       podman may start it anew while it stops it.
+    - podman takes the container's port of this machine too, whatever the network; it gets a free one of the loopback.
 
     What it does not know is passed over: the other two probes, topology spread, the grace period. Without `replicas`
     there is one.
@@ -33,6 +34,8 @@ def playable(built: Manifests) -> list[dict[str, Any]]:
     (container,) = pod["containers"]
     del container["livenessProbe"]
     pod["restartPolicy"] = "Never"
+    (port,) = container["ports"]
+    port |= {"hostIP": "127.0.0.1", "hostPort": host_port}
     return [config, deployment]
 
 
@@ -48,14 +51,13 @@ def fill_claim(store: Store, built: Manifests, model: Path, folder: Path) -> Non
 def playing(store: Store, built: Manifests, folder: Path) -> Iterator[Container]:
     """The pod of the Deployment, of which this machine knows the address; removed at the end.
 
-    Its network has no way out, as the NetworkPolicy has it, so that no rule of this machine's firewall is touched, and
-    no port of it taken: with another network podman would publish the container's port.
+    Its network has no way out, as the NetworkPolicy has it, so that no rule of this machine's firewall is touched.
     """
     network, subnet = f"headwater-{secrets.token_hex(4)}", f"{NETWORK}.{secrets.randbelow(256)}"
     pod = built.the("Deployment")["metadata"]["name"] + "-pod-0"
     name = f"{pod}-{built.container['name']}"
     (port,) = built.container["ports"]
-    file = _written(playable(built), folder / "play.yaml")
+    file = _written(playable(built, free_port()), folder / "play.yaml")
     store.podman(
         "network", "create", "--internal", "--disable-dns", "--subnet", f"{subnet}.0/24", "--gateway", f"{subnet}.1",
         network,

@@ -43,10 +43,13 @@ def pod(store: Store, claimed: None, built: Manifests, tmp_path: Path) -> Iterat
 
 
 def test_little_is_changed_for_podman(built: Manifests) -> None:
-    config, deployment = playable(built)
+    config, deployment = playable(built, 18000)
     assert config == built.the("ConfigMap")
     changed = Manifests([config, deployment])
-    assert changed.container == {key: value for key, value in built.container.items() if key != "livenessProbe"}
+    (port,) = built.container["ports"]
+    container = built.container | {"ports": [port | {"hostIP": "127.0.0.1", "hostPort": 18000}]}
+    del container["livenessProbe"]
+    assert changed.container == container
     del changed.pod["containers"]
     assert changed.pod == {key: value for key, value in built.pod.items() if key != "containers"} | {
         "restartPolicy": "Never"
