@@ -10,6 +10,7 @@ from service.settings import MEBIBYTE, Settings
 BATCH_SECONDS = 0.5  # that a full batch should take at most: so long a newcomer waits for the one that runs
 QUEUE_SECONDS = 30.0  # of work that may wait
 FEWEST_ROWS, MOST_ROWS = 256, 65_536  # of a batch: below, products are slow; above, nothing is gained
+FEWEST_WAITING = 8192  # rows that may wait, however slow a machine seems that had other work at the start
 _PART_OF_MEMORY = 8  # of what is free, one such part for a batch's own numbers and one for its results
 
 
@@ -60,7 +61,7 @@ def limits_in_force(
         nbytes = max(64 * MEBIBYTE, min(device_bytes, host_bytes) // _PART_OF_MEMORY)
     queue = settings.max_queue_tokens
     if queue is None:
-        queue = max(int(rows_per_second * QUEUE_SECONDS), 4 * tokens)
+        queue = max(int(rows_per_second * QUEUE_SECONDS), 4 * tokens, FEWEST_WAITING)
     held = settings.max_held_bytes
     if held is None:
         held = max(256 * MEBIBYTE, host_bytes // 2)

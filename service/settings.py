@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     )
     max_queue_requests: PositiveInt = Field(1024, description="requests that are admitted, waiting and running")
     max_queue_tokens: PositiveInt | None = Field(
-        None, description="rows that are admitted, waiting and running. 30 seconds of work if not set"
+        None, description="rows that are admitted, waiting and running. 30 seconds of work, 8192 at least, if not set"
     )
     max_held_bytes: PositiveInt | None = Field(
         None, description="bytes of bodies and answers of all that is admitted. By memory if not set"

@@ -9,7 +9,7 @@ from model.cost import cost_of, operations
 from model.points import named_points
 from model.selection import Wanted
 from model.sequence import Sequence
-from service.limits import FEWEST_ROWS, MOST_ROWS, Limits, bytes_of_row, limits_in_force
+from service.limits import FEWEST_ROWS, FEWEST_WAITING, MOST_ROWS, Limits, bytes_of_row, limits_in_force
 from service.settings import Settings
 
 GIBIBYTE = 1 << 30
@@ -42,6 +42,7 @@ def test_a_faster_device_gets_larger_batches_and_a_longer_queue() -> None:
     assert (slow.max_batch_tokens, fast.max_batch_tokens) == (500, 5000)
     assert (slow.max_queue_tokens, fast.max_queue_tokens) == (30_000, 300_000)
     assert limits(speed=1).max_batch_tokens == FEWEST_ROWS
+    assert limits(speed=1).max_queue_tokens == FEWEST_WAITING, "a machine that is busy at the start seems slow for good"
     assert limits(speed=1e9).max_batch_tokens == MOST_ROWS
 
 
