@@ -21,6 +21,14 @@ const theme = followTheme(state, byId("theme"));
 const service = createService({
   onWait: (detail, seconds) => messages.wait(detail, seconds),
   askKey: (refusal) => messages.askKey(refusal),
+  onAnswer: () => messages.reached(),
+  onOtherModel: (name) => {
+    if (!app.model) return; // noticed already
+    app.model = app.run = null;
+    tabs.forget();
+    tabs.show();
+    open(new Told("Another model", `the service has ${name} now; all of this page is drawn anew with it`));
+  },
 });
 const strip = createStrip(byId("strip"), { theme, onPick: (token) => state.set({ token }) });
 const runs = latest();
@@ -54,6 +62,7 @@ function traffic() {
 
 /** Take the input to the service; the views follow when its tokens are known. */
 function start() {
+  if (!app.model) return open();
   const signal = runs.next();
   messages.clear();
   document.body.classList.add("stale");
@@ -75,6 +84,7 @@ function start() {
 
 /** Values within the model and the run, whatever a link says; a run of another input bounds nothing. */
 function within(values) {
+  if (!app.model) return values;
   const next = { ...values }, atMost = (name, most) => { next[name] = Math.min(next[name], most); };
   atMost("layer", app.model.layers - 1);
   atMost("head", app.model.heads - 1);
@@ -95,7 +105,7 @@ function showInput() {
   const kind = state.get("kind"), field = byId("field");
   for (const radio of document.querySelectorAll("input[name=kind]")) {
     radio.checked = radio.value === kind;
-    radio.disabled = radio.value === "text" && !app.model.tokenizer;
+    radio.disabled = radio.value === "text" && app.model !== null && !app.model.tokenizer;
   }
   field.value = state.get(kind);
   field.setAttribute("aria-label", kind === "ids" ? "Token ids" : "Text");
@@ -166,19 +176,30 @@ function facts({ name, layers, heads, kv_heads, d_model, causal }) {
   return `${name}: ${layers} layers, ${heads} heads${grouped}, width ${d_model}, ${causal ? "causal" : "bidirectional"}`;
 }
 
-guard(async () => {
-  app.model = await service.model();
-  byId("facts").textContent = facts(app.model);
-  document.title = `${app.model.name} – Headwater`;
-  const { tokenizer, vocab_size: vocabulary } = app.model;
-  if (!state.get("text") && !state.get("ids")) {
-    const few = Array.from({ length: 12 }, (_, i) => Math.min(i + 1, vocabulary - 1));
-    state.set(tokenizer ? { kind: "text", text: EXAMPLE } : { kind: "ids", ids: few.join(", ") });
-  }
-  state.limitBy(within);
-  showInput();
-  writeLink();
-  listen();
-  tabs.show();
-  await start();
-});
+/** Ask which model there is, and begin with it; where that fails, the next input asks again. */
+function open(news = null) {
+  const signal = runs.next();
+  messages.clear();
+  document.body.classList.add("stale");
+  return guard(async () => {
+    app.model = await service.model(signal);
+    byId("facts").textContent = facts(app.model);
+    document.title = `${app.model.name} – Headwater`;
+    const { tokenizer, vocab_size: vocabulary } = app.model, before = currentInput();
+    if (!state.get("text") && !state.get("ids")) {
+      const few = Array.from({ length: 12 }, (_, i) => Math.min(i + 1, vocabulary - 1));
+      state.set(tokenizer ? { kind: "text", text: EXAMPLE } : { kind: "ids", ids: few.join(", ") });
+    }
+    state.limitBy(within);
+    showInput();
+    writeLink();
+    tabs.show();
+    if (currentInput() === before) start(); // another input has started by itself
+    if (news) messages.show(news);
+  });
+}
+
+showInput();
+listen();
+tabs.show();
+open();

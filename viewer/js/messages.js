@@ -2,6 +2,8 @@
 
 import { byId, el } from "./dom.js";
 
+const KEY = /^[\x20-\x7e]+$/; // what the service takes in its file of keys
+
 /** What went wrong in words for the reader, under this title; anything else that is thrown is a fault of the page. */
 export class Told extends Error {
   constructor(title, message) {
@@ -13,7 +15,7 @@ export class Told extends Error {
 /** The messages of the page; see each function. */
 export function createMessages() {
   const problem = byId("problem"), status = byId("status"), keyForm = byId("key"), keyField = byId("key-field");
-  let busy = 0, waiting = null, idle = "", asked = null;
+  let busy = 0, waiting = null, idle = "", asked = null, unreached = false;
 
   function refresh() {
     document.body.dataset.busy = String(busy);
@@ -35,8 +37,14 @@ export function createMessages() {
           ...(error.status ? [`, status ${error.status}`] : []))] : []),
       );
       problem.hidden = false;
+      unreached = error.code === "unreachable";
+    },
+    /** The service has answered: that it cannot be reached is over. */
+    reached() {
+      if (unreached) this.clear();
     },
     clear() {
+      unreached = false;
       problem.hidden = true;
       problem.replaceChildren();
     },
@@ -66,6 +74,10 @@ export function createMessages() {
           const key = keyField.value.trim();
           if (!key) return;
           keyField.value = "";
+          if (!KEY.test(key)) { // no header can hold it
+            this.show(new Told("That is no API key", "it has a character that is not ASCII, such as a curly quote"));
+            return;
+          }
           keyForm.hidden = true;
           asked = null;
           this.clear();

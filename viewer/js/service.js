@@ -18,10 +18,12 @@ export class Refusal extends Told {
 
 /**
  * `onWait(detail, seconds)` hears of each wait for a service that loads or is full; `askKey(refusal)` is a promise of
- * a key, or of null where nobody gives one.
+ * a key, or of null where nobody gives one; `onAnswer()` hears of each answer that is no failure to reach the service;
+ * `onOtherModel(name)` hears that it has another model than `model()` told of, and what was asked for is given up.
  */
-export function createService({ onWait, askKey }) {
+export function createService({ onWait, askKey, onAnswer, onOtherModel }) {
   let key = null; // in memory alone
+  let known = null, doubt = false, waits = 0; // doubt: it was away, and may be back with other weights
   const cache = boundedCache(CACHE_BYTES), lane = createLane(ROWS_AT_ONCE);
   const traffic = { calls: 0, bytes: 0, usage: null };
 
@@ -33,15 +35,22 @@ export function createService({ onWait, askKey }) {
         response = await fetch(path, { ...options, headers, signal, cache: "no-store", credentials: "same-origin" });
       } catch (error) {
         if (error.name === "AbortError") throw error;
+        doubt = true;
         throw new Refusal(0, { detail: "the service cannot be reached", title: "No answer", code: "unreachable" });
       }
+      onAnswer();
       if (response.ok) return response;
       const refusal = new Refusal(response.status, await response.json().catch(() => ({})));
       const seconds = Number(response.headers.get("Retry-After"));
       if ((response.status === 503 || response.status === 429) && seconds > 0) {
+        waits += 1;
         onWait(refusal.message, seconds);
-        await pause(1000 * seconds, signal);
-        onWait(null, 0);
+        try {
+          await pause(1000 * seconds, signal);
+        } finally {
+          waits -= 1;
+          if (!waits) onWait(null, 0);
+        }
       } else if (response.status === 401) {
         const given = await askKey(refusal);
         if (given === null) throw refusal;
@@ -69,6 +78,11 @@ export function createService({ onWait, askKey }) {
     const leave = await lane.enter(rows, signal);
     let buffer;
     try {
+      if (doubt) {
+        const { name: now, weights_sha256: weights } = await describe(signal);
+        if (now !== known.name || weights !== known.weights_sha256) other(now);
+        doubt = false;
+      }
       const response = await call("forward", {
         method: "POST",
         headers: { "Content-Type": type, Accept: "application/x-safetensors" },
@@ -79,6 +93,7 @@ export function createService({ onWait, askKey }) {
       leave();
     }
     const { tensors, metadata } = parse(buffer);
+    if (metadata.model !== known.name) other(metadata.model);
     const found = { tensors, tokens: json(metadata.tokens), usage: json(metadata.usage) };
     traffic.calls += 1;
     traffic.bytes += buffer.byteLength;
@@ -87,10 +102,22 @@ export function createService({ onWait, askKey }) {
     return found;
   }
 
+  async function describe(signal) {
+    return (await call("model", { headers: { Accept: "application/json" } }, signal)).json();
+  }
+
+  function other(name) {
+    onOtherModel(name);
+    throw new DOMException(`the service has another model: ${name}`, "AbortError");
+  }
+
   return {
-    /** The body of GET /model. */
+    /** The body of GET /model; answers of another are not held any longer. */
     async model(signal) {
-      return (await call("model", { headers: { Accept: "application/json" } }, signal)).json();
+      known = await describe(signal);
+      doubt = false;
+      cache.clear();
+      return known;
     },
     forward,
     send,
@@ -149,6 +176,10 @@ function boundedCache(most) {
       entries.delete(name);
       entries.set(name, entry); // to the end of the order in which they go
       return entry.value;
+    },
+    clear() {
+      entries.clear();
+      held = 0;
     },
     put(name, value, bytes) {
       if (entries.has(name) || bytes > most / 2) return;

@@ -170,7 +170,7 @@ function create(root, app) {
       }
       describe();
       if (any("run", "stream.mode", "stream.from")) load();
-      else if (shown && any("theme", "token", "layer", "stream.colour")) draw();
+      else if (shown && any("tab", "theme", "token", "layer", "stream.colour")) draw();
     },
     leave() {
       loading.stop();

@@ -1,0 +1,131 @@
+"""The page after what went wrong: a view left too early, a service that was away, another model, a key that is none."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from model.checkpoint.initialise import initialise
+from tests.server import Server, serving
+from tests.viewer.browser import Viewer
+from tests.viewer.conftest import KEY
+
+BUSY = {
+    "status": 429,
+    "headers": {"Retry-After": "60", "Content-Type": "application/problem+json"},
+    "body": '{"title": "Full", "detail": "the queue is full", "code": "busy"}',
+}
+
+
+def close_after_outage(viewer: Viewer) -> None:
+    """Close the window, which was right to find no service for a while."""
+    lost = [line for line in viewer.console if "net::ERR_" in line]
+    assert lost
+    viewer.console = [line for line in viewer.console if line not in lost]
+    viewer.close()
+
+
+def hold(route: Route) -> None:
+    """Give a call no answer."""
+
+
+@pytest.mark.parametrize("tab", ["stream", "token", "layer"])
+def test_a_view_that_is_left_before_its_answer_came_asks_again_when_it_is_shown(
+    browser: Browser, ids_only: Server, tab: str
+) -> None:
+    viewer = Viewer(browser, ids_only.url, kind="ids", ids="5,7,11").settled()
+    viewer.page.route("**/forward", hold)
+    with viewer.page.expect_request("**/forward"):
+        viewer.page.click(f"#tab-{tab}")
+    viewer.page.click("#tab-heads")
+    viewer.page.unroute_all()
+    viewer.settled()
+    viewer.page.click(f"#tab-{tab}")
+    viewer.settled()
+    assert viewer.page.locator(f'.panel-{tab} svg[role="img"]').first.is_visible()
+    viewer.close()
+
+
+def test_views_that_failed_while_the_service_was_away_try_again_and_the_message_goes(
+    browser: Browser, ids_only_directory: Path
+) -> None:
+    with serving(ids_only_directory, "--threads", "1") as server:
+        port = server.port
+        viewer = Viewer(browser, server.url, kind="ids", ids="5,7,11").settled()
+    problem = viewer.page.locator("#problem")
+    viewer.page.click("#tab-stream")
+    expect(problem).to_contain_text("cannot be reached")
+    viewer.page.click("#tab-token")
+    expect(viewer.page.locator("body")).to_have_attribute("data-busy", "0")
+    with serving(ids_only_directory, "--threads", "1", "--port", str(port)):
+        for tab in ("stream", "token"):
+            viewer.page.click(f"#tab-{tab}")
+            viewer.settled()
+            assert problem.is_hidden()
+        close_after_outage(viewer)
+
+
+def test_a_wait_that_is_given_up_is_not_told_any_longer(browser: Browser, ids_only: Server) -> None:
+    viewer = Viewer(browser, ids_only.url, kind="ids", ids="5,7,11").settled()
+    viewer.page.route("**/forward", lambda route: route.fulfill(**BUSY))
+    viewer.page.click("#tab-stream")
+    status = viewer.page.locator("#status")
+    expect(status).to_contain_text("the queue is full. Asking again in 60 s")
+    viewer.page.unroute_all()
+    viewer.page.click("#tab-heads")
+    expect(status).not_to_contain_text("Asking again")
+    viewer.settled().close()
+
+
+def test_a_key_that_no_header_can_hold_is_named_and_another_can_be_given(browser: Browser, keyed: Server) -> None:
+    viewer = Viewer(browser, keyed.url)
+    field, problem = viewer.page.locator("#key-field"), viewer.page.locator("#problem")
+    field.fill("“" + KEY + "”")
+    field.press("Enter")
+    expect(problem).to_contain_text("That is no API key")
+    field.fill(KEY)
+    field.press("Enter")
+    viewer.settled()
+    assert problem.is_hidden()
+    viewer.close(refused=1)
+
+
+def test_show_asks_for_the_model_again_when_the_first_time_failed(browser: Browser, ids_only: Server) -> None:
+    viewer = Viewer(browser, ids_only.url + "/docs", path="")
+    viewer.page.route("**/model", lambda route: route.abort())
+    viewer.page.goto(f"{ids_only.url}/#kind=ids&ids=5,7,11")
+    expect(viewer.page.locator("#problem")).to_contain_text("cannot be reached")
+    viewer.page.unroute_all()
+    viewer.page.click("#go")
+    viewer.settled()
+    assert viewer.tokens() == ["#5", "#7", "#11"]
+    assert viewer.page.locator("#problem").is_hidden()
+    viewer.url = ids_only.url
+    close_after_outage(viewer)
+
+
+@pytest.mark.parametrize("name", ["tiny", "other"])
+def test_another_model_behind_an_open_page_is_told_and_drawn_anew(
+    browser: Browser, ids_only_directory: Path, tmp_path: Path, name: str
+) -> None:
+    """Under its own name, and under that of the one before."""
+    sizes = {"n_layers": 2, "d_model": 16, "n_heads": 4, "d_k": 4, "d_v": 4, "d_ff": 20}
+    initialise(tmp_path / name, seed=5, vocab_size=101, max_positions=61, **sizes)
+    with serving(ids_only_directory, "--threads", "1") as server:
+        port = server.port
+        viewer = Viewer(browser, server.url, kind="ids", ids="5,7,11", layer=2).settled()
+    viewer.page.fill("#field", "3, 4")
+    if name == "tiny":  # only its weights tell it from the one before: they are compared once the service was away
+        viewer.page.click("#go")
+        expect(viewer.page.locator("#problem")).to_contain_text("cannot be reached")
+    with serving(tmp_path / name, "--threads", "1", "--port", str(port)):
+        viewer.page.click("#go")
+        expect(viewer.page.locator("#problem")).to_contain_text(f"the service has {name} now")
+        viewer.shows_map(1, 0)
+        assert viewer.tokens() == ["#3", "#4"]
+        expect(viewer.page.locator("#facts")).to_contain_text(f"{name}: 2 layers, 4 heads")
+        assert viewer.page.locator('.thumb[data-layer="0"]').count() == 4
+        if name == "tiny":
+            close_after_outage(viewer)
+        else:
+            viewer.close()
