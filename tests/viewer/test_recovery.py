@@ -39,7 +39,6 @@ def test_a_view_that_is_left_before_its_answer_came_asks_again_when_it_is_shown(
         viewer.page.click(f"#tab-{tab}")
     viewer.page.click("#tab-heads")
     viewer.page.unroute_all()
-    viewer.settled()
     viewer.page.click(f"#tab-{tab}")
     viewer.settled()
     assert viewer.page.locator(f'.panel-{tab} svg[role="img"]').first.is_visible()
@@ -74,7 +73,7 @@ def test_a_wait_that_is_given_up_is_not_told_any_longer(browser: Browser, ids_on
     viewer.page.unroute_all()
     viewer.page.click("#tab-heads")
     expect(status).not_to_contain_text("Asking again")
-    viewer.settled().close()
+    viewer.close()
 
 
 def test_a_key_that_no_header_can_hold_is_named_and_another_can_be_given(browser: Browser, keyed: Server) -> None:
