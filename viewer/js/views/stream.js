@@ -110,7 +110,7 @@ function create(root, app) {
     cursor.show(made, app.ink());
     const narrow = root.clientWidth / zoom() < LEGEND.wide[0];
     const node = frame(...LEGEND[narrow ? "narrow" : "wide"], app.ink(), "colour scale");
-    node.append(legendAt(narrow ? 8 : 20, 2, narrow));
+    node.append(legendAt(20, 2, narrow));
     key.replaceChildren(node);
     detail.show(shown, state.get("token"), state.get("layer") + 1);
   }
