@@ -21,6 +21,11 @@ class Linear(nn.Linear):
 
     _packed: Tensor | None = None
 
+    def reset_parameters(self) -> None:
+        """Random numbers, but not on the meta device, where torch would import its compiler for that, for a second."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
     def pack(self) -> None:
         """Lay the weight out as oneDNN reads it fastest, and let go of it as it was; for float32 on the CPU.
 

@@ -30,6 +30,15 @@ LAYERS: dict[Arrangement, type[TransformerLayer | PostNormLayer | ParallelLayer]
 }
 
 
+class Embedding(nn.Embedding):
+    """A row for each id: [T] to [T, d]."""
+
+    def reset_parameters(self) -> None:
+        """As of Linear: nothing on the meta device."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Stack(nn.Module):
     """A stack of layers and what stands before and after them, where the checkpoint has it."""
 
@@ -38,11 +47,9 @@ class Stack(nn.Module):
         self.config = config
         self.is_packed = False
         self.replays: Replays | None = None
-        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model) if config.vocab_size else None
-        self.position_embedding = (
-            nn.Embedding(config.max_positions, config.d_model) if config.learned_positions else None
-        )
-        self.token_type_embedding = nn.Embedding(config.token_types, config.d_model) if config.token_types else None
+        self.token_embedding = Embedding(config.vocab_size, config.d_model) if config.vocab_size else None
+        self.position_embedding = Embedding(config.max_positions, config.d_model) if config.learned_positions else None
+        self.token_type_embedding = Embedding(config.token_types, config.d_model) if config.token_types else None
         self.embedding_norm = norm(config) if config.embedding_norm else nn.Identity()
         layer = LAYERS[config.arrangement]
         self.layers = nn.ModuleList(layer(config, i) for i in range(config.n_layers))

@@ -4,17 +4,18 @@ import { byId } from "./dom.js";
 import { createMessages, Told } from "./messages.js";
 import { savePng, saveSvg } from "./save.js";
 import { createService, latest } from "./service.js";
-import { createState, SHARED } from "./state.js";
+import { CHOICES, createState, SHARED } from "./state.js";
 import { createStrip } from "./strip.js";
 import { createTabs } from "./tabs.js";
 import { followTheme, inkOf } from "./theme.js";
-import { idsOf } from "./tokens.js";
+import { countOf, idsOf } from "./tokens.js";
 import { VIEWS } from "./views/index.js";
 
 const EXAMPLE = "The river begins here, and the sea is where it ends. The water of the river is cold.";
 const INPUTS = ["kind", "text", "ids"];
 
-const state = createState(Object.assign({}, SHARED, ...VIEWS.map((view) => view.params ?? {})));
+const state = createState(Object.assign({}, SHARED, ...VIEWS.map((view) => view.params ?? {})),
+  Object.assign({ tab: VIEWS.map((view) => view.id) }, CHOICES, ...VIEWS.map((view) => view.choices ?? {})));
 state.fromHash(location.hash);
 const messages = createMessages();
 const theme = followTheme(state, byId("theme"));
@@ -32,6 +33,7 @@ const service = createService({
 });
 const strip = createStrip(byId("strip"), { theme, onPick: (token) => state.set({ token }) });
 const runs = latest();
+let drafts = {}; // what was typed for a kind of input, and not shown yet, while the field holds the other kind
 
 /** What every view gets; README.md of the views tells of each name. */
 const app = { service, state, strip, theme, ink: inkOf, model: null, run: null, guard };
@@ -57,7 +59,7 @@ function traffic() {
   const { calls, bytes, usage } = service.traffic;
   const size = bytes < 1e6 ? `${Math.round(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
   const pass = usage?.compute_ms ? `; the last pass took ${Math.round(usage.compute_ms)} ms` : "";
-  return calls ? `${app.run ? `${app.run.n} tokens; ` : ""}${calls} calls, ${size} received${pass}` : "";
+  return calls ? `${app.run ? `${countOf(app.run.n)}; ` : ""}${calls} calls, ${size} received${pass}` : "";
 }
 
 /** Take the input to the service; the views follow when its tokens are known. */
@@ -69,11 +71,15 @@ function start() {
   performance.mark("headwater:start");
   return guard(async () => {
     const name = currentInput();
+    if (!app.model.tokenizer && state.get("text") && !state.get("ids")) {
+      throw new Told("This model takes no text", `it has no tokenizer to make “${state.get("text").slice(0, 60)}” into tokens; give token ids`);
+    }
     const input = state.get("kind") === "ids" ? { tokens: idsOf(state.get("ids")) } : { text: state.get("text") };
     // one row of what enters the first layer: no layer runs for it, and the answer names the tokens
     const { tokens } = await service.forward({ ...input, outputs: [{ name: "embeddings", rows: [0] }] }, { signal });
     app.run = { ids: tokens.ids, strings: tokens.strings ?? null, n: tokens.ids.length, signal, input: name };
     document.body.classList.remove("stale");
+    if (chosenKind() !== state.get("kind") && !byId("field").value) fillField(); // its ids were not known yet
     strip.set(app.run);
     tabs.newRun();
     state.limitBy(within);
@@ -102,14 +108,26 @@ function currentInput() {
 }
 
 function showInput() {
-  const kind = state.get("kind"), field = byId("field");
+  const kind = state.get("kind");
   for (const radio of document.querySelectorAll("input[name=kind]")) {
     radio.checked = radio.value === kind;
     radio.disabled = radio.value === "text" && app.model !== null && !app.model.tokenizer;
   }
-  field.value = state.get(kind);
+  drafts = kind === "ids" ? { text: drafts.text } : {};
+  fillField();
+}
+
+/** Fill the field for the kind that is chosen: what was typed, else what is shown; of a shown text its own ids. */
+function fillField() {
+  const kind = chosenKind(), field = byId("field");
+  const idsOfText = () => (app.run?.input === currentInput() ? app.run.ids.join(", ") : "");
+  field.value = drafts[kind] ?? (kind === "ids" && state.get("kind") === "text" ? idsOfText() : state.get(kind));
   field.setAttribute("aria-label", kind === "ids" ? "Token ids" : "Text");
   field.placeholder = kind === "ids" ? "whole numbers, with commas or spaces between" : "a text";
+}
+
+function chosenKind() {
+  return new FormData(byId("input")).get("kind");
 }
 
 function writeLink() {
@@ -119,7 +137,7 @@ function writeLink() {
 function listen() {
   const form = byId("input"), field = byId("field");
   const submit = () => {
-    const kind = new FormData(form).get("kind");
+    const kind = chosenKind();
     const before = currentInput();
     state.set({ kind, [kind]: field.value });
     if (currentInput() === before) start();
@@ -135,10 +153,8 @@ function listen() {
   });
   form.addEventListener("change", (event) => {
     if (event.target.name !== "kind") return;
-    // the other kind of the same tokens, where the service told them
-    if (event.target.value === "ids" && app.run && !state.get("ids")) state.set({ ids: app.run.ids.join(", ") });
-    field.value = state.get(event.target.value);
-    field.setAttribute("aria-label", event.target.value === "ids" ? "Token ids" : "Text");
+    drafts[event.target.value === "ids" ? "text" : "ids"] = field.value || undefined;
+    fillField();
   });
   state.subscribe((changed) => {
     if (INPUTS.some((name) => changed.has(name) && (name === "kind" || name === state.get("kind")))) {
@@ -152,6 +168,7 @@ function listen() {
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) === state.toHash()) return;
     state.fromHash(location.hash);
+    writeLink(); // what it names wrongly leaves it
   });
   byId("copy").addEventListener("click", async () => {
     try {
@@ -186,7 +203,8 @@ function open(news = null) {
     byId("facts").textContent = facts(app.model);
     document.title = `${app.model.name} – Headwater`;
     const { tokenizer, vocab_size: vocabulary } = app.model, before = currentInput();
-    if (!state.get("text") && !state.get("ids")) {
+    const link = new URLSearchParams(location.hash.slice(1));
+    if (!link.has("text") && !link.has("ids")) {
       const few = Array.from({ length: 12 }, (_, i) => Math.min(i + 1, vocabulary - 1));
       state.set(tokenizer ? { kind: "text", text: EXAMPLE } : { kind: "ids", ids: few.join(", ") });
     }

@@ -19,7 +19,7 @@ export function createMessages() {
 
   function refresh() {
     document.body.dataset.busy = String(busy);
-    status.textContent = waiting ?? (busy ? "Working…" : idle);
+    status.textContent = waiting ?? (asked ? "Waiting for an API key." : busy ? "Working…" : idle);
     status.classList.toggle("waiting", waiting !== null);
   }
 
@@ -80,10 +80,12 @@ export function createMessages() {
           }
           keyForm.hidden = true;
           asked = null;
+          refresh();
           this.clear();
           resolve(key);
         };
       });
+      refresh();
       return asked;
     },
   };

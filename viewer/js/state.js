@@ -17,8 +17,17 @@ export const SHARED = {
   theme: "", // "light", "dark", or "" for what the system prefers
 };
 
-/** State with these names: values of numbers stay whole numbers from 0 on, all others are texts. */
-export function createState(defaults) {
+/** What each of these may be; a link that says something else means the value at the beginning. */
+export const CHOICES = {
+  kind: ["text", "ids"],
+  size: [32, 64, 128],
+  curve: ["sqrt", "linear"],
+  light: ["row", "column"],
+  theme: ["", "light", "dark"],
+};
+
+/** State with these names: values of numbers stay whole numbers from 0 on, all others are texts; `choices` as CHOICES. */
+export function createState(defaults, choices = {}) {
   let values = { ...defaults }, limit = (next) => next;
   const listeners = new Set();
 
@@ -53,7 +62,8 @@ export function createState(defaults) {
       const query = new URLSearchParams();
       const unused = values.kind === "ids" ? "text" : "ids";
       for (const [name, value] of Object.entries(values)) {
-        if (value !== defaults[name] && name !== unused) query.set(name, String(value));
+        // an input that was emptied is written too: no input at all means the example
+        if ((value !== defaults[name] || name === values.kind) && name !== unused) query.set(name, String(value));
       }
       return query.toString();
     },
@@ -64,8 +74,9 @@ export function createState(defaults) {
       for (const [name, initial] of Object.entries(defaults)) {
         const given = query.get(name);
         if (given === null) continue;
-        if (typeof initial !== "number") next[name] = given;
-        else if (/^\d{1,9}$/.test(given)) next[name] = Number(given);
+        if (typeof initial === "number" && !/^\d{1,9}$/.test(given)) continue;
+        const value = typeof initial === "number" ? Number(given) : given;
+        if (choices[name]?.includes(value) ?? true) next[name] = value;
       }
       change(next);
     },

@@ -12,6 +12,11 @@ export function label(run, position) {
   return string === "" ? "∅" : string.replace(/[\s\u0000-\u001f\u007f]/gu, picture);
 }
 
+/** A number of tokens in words. */
+export function countOf(n) {
+  return n === 1 ? "1 token" : `${n} tokens`;
+}
+
 /** A label of at most `most` characters. */
 export function shortLabel(run, position, most = 12) {
   const characters = [...label(run, position)];
@@ -21,6 +26,18 @@ export function shortLabel(run, position, most = 12) {
 /** The label with the token's position before it where there are many, so that equal ones can be told apart. */
 export function placedLabel(run, position) {
   return run.n > MANY ? `${position} ${shortLabel(run, position, 9)}` : shortLabel(run, position, 14);
+}
+
+const repeats = new WeakMap(); // run -> the labels that it has more than once
+
+/** Whether another token of the run reads the same. */
+export function isRepeated(run, position) {
+  if (!repeats.has(run)) {
+    const seen = new Set(), again = new Set();
+    for (let i = 0; i < run.n; i++) (seen.has(label(run, i)) ? again : seen).add(label(run, i));
+    repeats.set(run, again);
+  }
+  return repeats.get(run).has(label(run, position));
 }
 
 function picture(character) {

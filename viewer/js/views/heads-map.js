@@ -59,8 +59,9 @@ function axisLabel(run, at, axis, { cell, left, top, rows, keys }, style) {
 /**
  * The map on the page, in `root`. `onPoint({query, key, axis} | null)` hears what the pointer or the cursor is on (of an
  * axis' label one of the two is null), `onPick({query, key})` what was chosen, `onMove(rows, keys)` a wish to shift the block.
+ * `picked()` is the token whose row the cursor begins in, where the map has it.
  */
-export function createMap(root, { onPoint, onPick, onMove }) {
+export function createMap(root, { onPoint, onPick, onMove, picked }) {
   let shown = null, cursor = null;
 
   function place(event) {
@@ -133,7 +134,10 @@ export function createMap(root, { onPoint, onPick, onMove }) {
     point(cursor);
   });
 
-  const first = () => ({ query: shown.geometry.rows[1] - 1, key: shown.geometry.keys[0] });
+  function first() {
+    const { rows, keys } = shown.geometry, token = picked();
+    return { query: token >= rows[0] && token < rows[1] ? token : rows[0], key: keys[0] };
+  }
 
   return {
     /** Show a map; arguments as of drawMap. */

@@ -44,7 +44,7 @@ function create(root, app) {
       readout, el("div", { class: "map-side" }, mapRoot, block))));
 
   const grid = createGrid(gridRoot, app);
-  const map = createMap(mapRoot, { onPoint: point, onPick: pick, onMove: shift });
+  const map = createMap(mapRoot, { onPoint: point, onPick: pick, onMove: shift, picked: () => state.get("token") });
   const overview = createOverview(overviewRoot, { onChoose: (row, column) => moveTo(row, column) });
   gridRoot.addEventListener("grown", drawOverview);
   let width = 0;
@@ -193,14 +193,17 @@ function create(root, app) {
     const style = look(), { ink } = style;
     const { node: large, geometry } = drawMap(shown, model, { width: 900, height: 820 }, style);
     const drawn = Array.from({ length: model.layers }, (_, i) => i).filter((i) => grid.has(i));
-    const side = 40, gap = 4, gridTop = 60 + geometry.height + 30;
+    const side = 40, gap = 4, gridTop = 60 + geometry.height + 46;
     const total = { width: Math.max(geometry.width, 60 + model.heads * (side + gap), 640), height: gridTop + drawn.length * (side + gap) + 20 };
     const whole = frame(total.width, total.height, ink, `attention of ${model.name}`);
     const note = `${model.name}, layer ${shown.layer}, head ${shown.head}: attention, queries down, keys across`;
     whole.append(words(20, 26, note, { fill: ink.ink, size: 15, weight: 600 }),
       legend(20, 38, { ...style, masked: model.causal }));
     whole.append(svg("g", { transform: "translate(0 60)" }, ...[...large.childNodes].slice(1)));
-    whole.append(words(20, gridTop - 10, grid.legend(), { fill: ink.muted, size: 11 }));
+    whole.append(words(20, gridTop - 26, `${grid.legend()} Layers down, heads across.`, { fill: ink.muted, size: 11 }));
+    for (let h = 0; h < model.heads; h++) {
+      whole.append(words(50 + h * (side + gap) + side / 2, gridTop - 6, String(h), { fill: ink.muted, size: 11, anchor: "middle" }));
+    }
     drawn.forEach((i, line) => {
       const y = gridTop + line * (side + gap);
       whole.append(words(40, y + side / 2 + 4, String(i), { fill: ink.muted, anchor: "end" }));

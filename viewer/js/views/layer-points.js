@@ -33,10 +33,21 @@ export function headOf(kind, { heads, kv_heads }, head) {
   return kind === "k" || kind === "v" ? Math.floor((head * kv_heads) / heads) : head;
 }
 
+/** Whether a layer's maps have a mask. */
+function isMasked(model, layer) {
+  const { causal, window } = model.points[`layers.${layer}.attn_scores`];
+  return causal || (window ?? null) !== null;
+}
+
+/** What a point is in the textbook's symbols; a layer without a mask is not said to have one. */
+export function formulaOf(kind, model, layer) {
+  const { textbook } = model.points[`layers.${layer}.${kind}`];
+  return isMasked(model, layer) ? textbook : textbook.replace("mask(QK^T / sqrt(d_k))", "QK^T / sqrt(d_k)");
+}
+
 /** What a box says it does. */
 function titleOf(kind, model, layer) {
-  const { scale, causal, window } = model.points[`layers.${layer}.attn_scores`];
-  const masked = causal || (window ?? null) !== null;
+  const { scale } = model.points[`layers.${layer}.attn_scores`], masked = isMasked(model, layer);
   return {
     resid_pre: "X", ln1: "LN", q: "Q", k: "K", v: "V", attn_probs: "softmax", z: "heads: PV", attn_out: "concat · W_O",
     attn_scores: `QKᵀ · ${Number(scale.toPrecision(4))}${masked ? ", mask" : ""}`,
@@ -65,7 +76,7 @@ export function layout(model, layer, n) {
     boxes.push({ kind, x, y: at, width: onStream ? 92 : WIDE[kind] ?? 92, title: titleOf(kind, model, layer) });
   }
   const arrow = (path, label = "", at = null, plain = false) => arrows.push({ path, label, at, plain });
-  const HALF = 19;
+  const HALF = 19, UNDER = HALF + 18; // from a box's centre to a label below it and the boxes stacked behind
 
   /** Multi-head attention out of rows that come down the branch at `from`, by way of `lead`. */
   function attention(from, source, ...lead) {
@@ -76,16 +87,16 @@ export function layout(model, layer, n) {
       box(kind, PLACES[kind], top);
     }
     const scores = top + STEP + 4, probs = scores + STEP, z = probs + STEP;
-    arrow([[PLACES.q, top + HALF], [PLACES.q, scores - HALF]], shape("q"), [PLACES.q - 6, top + HALF + 16, "end"]);
-    arrow([[PLACES.k, top + HALF], [PLACES.k, scores - HALF]], shape("k"), [PLACES.k + 6, top + HALF + 16]);
+    arrow([[PLACES.q, top + HALF], [PLACES.q, scores - HALF]], shape("q"), [PLACES.q - 6, top + UNDER, "end"]);
+    arrow([[PLACES.k, top + HALF], [PLACES.k, scores - HALF]], shape("k"), [PLACES.k + 6, top + UNDER]);
     box("attn_scores", PLACES.attn_scores, scores);
-    arrow([[PLACES.attn_scores, scores + HALF], [PLACES.attn_scores, probs - HALF]], shape("attn_scores"), [PLACES.attn_scores + 8, scores + HALF + 15]);
+    arrow([[PLACES.attn_scores, scores + HALF], [PLACES.attn_scores, probs - HALF]], shape("attn_scores"), [PLACES.attn_scores + 8, scores + UNDER]);
     box("attn_probs", PLACES.attn_probs, probs);
-    arrow([[PLACES.attn_probs, probs + HALF], [PLACES.attn_probs, z - HALF]], shape("attn_probs"), [PLACES.attn_probs + 8, probs + HALF + 15]);
-    arrow([[PLACES.v, top + HALF], [PLACES.v, z - HALF - 16], [BRANCH + 70, z - HALF - 16], [BRANCH + 70, z - HALF]], shape("v"), [PLACES.v + 6, top + HALF + 16]);
+    arrow([[PLACES.attn_probs, probs + HALF], [PLACES.attn_probs, z - HALF]], shape("attn_probs"), [PLACES.attn_probs + 8, probs + UNDER]);
+    arrow([[PLACES.v, top + HALF], [PLACES.v, z - HALF - 16], [BRANCH + 70, z - HALF - 16], [BRANCH + 70, z - HALF]], shape("v"), [PLACES.v + 6, top + UNDER]);
     box("z", BRANCH, z);
     y = z + STEP;
-    arrow([[BRANCH, z + HALF], [BRANCH, y - HALF]], shape("z"), [BRANCH + 8, z + HALF + 15]);
+    arrow([[BRANCH, z + HALF], [BRANCH, y - HALF]], shape("z"), [BRANCH + 8, z + UNDER]);
     box("attn_out");
   }
 

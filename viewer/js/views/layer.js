@@ -4,10 +4,10 @@ import { el, numberSelect, segmented, svg } from "../dom.js";
 import { frame, words } from "../figure.js";
 import { latest } from "../service.js";
 import { zoom } from "../theme.js";
-import { label } from "../tokens.js";
+import { countOf, label } from "../tokens.js";
 import { createCursor } from "./cursor.js";
 import { drawDiagram } from "./layer-diagram.js";
-import { headOf, isMap, isPerHead, layout, shapeOf } from "./layer-points.js";
+import { formulaOf, headOf, isMap, isPerHead, layout, shapeOf } from "./layer-points.js";
 import { exact, visibility } from "./maps.js";
 import { drawSheet, sheetLegend } from "./sheet.js";
 
@@ -98,12 +98,12 @@ function create(root, app) {
     diagram.replaceChildren(node);
     if (focused) diagram.querySelector('[tabindex="0"]')?.focus();
     const { d_model: d, heads, kv_heads: kv, d_k, d_v } = model;
-    sizes.textContent = `N = ${app.run.n} tokens, d = ${d}, A = ${heads}${kv === heads ? "" : `, A_kv = ${kv}`}, d_k = ${d_k}${d_v === d_k ? "" : `, d_v = ${d_v}`}`;
+    sizes.textContent = `N = ${countOf(app.run.n)}, d = ${d}, A = ${heads}${kv === heads ? "" : `, A_kv = ${kv}`}, d_k = ${d_k}${d_v === d_k ? "" : `, d_v = ${d_v}`}`;
   }
 
   function describe() {
-    const kind = chosen(), { textbook, normed } = model.points[pointOf(kind)], n = app.run.n;
-    title.replaceChildren(textbook, el("small", {}, pointOf(kind)));
+    const kind = chosen(), { normed } = model.points[pointOf(kind)], n = app.run.n;
+    title.replaceChildren(formulaOf(kind, model, state.get("layer")), el("small", {}, pointOf(kind)));
     const shared = (kind === "k" || kind === "v") && model.kv_heads < model.heads
       ? ` Key/value head ${headOf(kind, model, state.get("head"))}, shared by ${model.heads / model.kv_heads} query heads.` : "";
     about.textContent = `${shapeOf(kind, model, n).join(" × ")}${isPerHead(kind) ? `, head ${headOf(kind, model, state.get("head"))} below` : ""}${normed ? "; out of a norm" : ""}.${shared}`;
@@ -220,7 +220,7 @@ function create(root, app) {
     const whole = frame(width + geometry.width + 40, Math.max(height, geometry.height + 110) + 40, ink, `layer ${shown.layer} of ${model.name}`);
     const of = shown.head === null ? "" : `, head ${shown.head}`;
     group.setAttribute("transform", "translate(0 34)");
-    whole.append(words(20, 26, `${model.name}, layer ${shown.layer}: ${model.points[pointOf(shown.kind)].textbook}${of}`, { fill: ink.ink, size: 15, weight: 600 }),
+    whole.append(words(20, 26, `${model.name}, layer ${shown.layer}: ${formulaOf(shown.kind, model, shown.layer)}${of}`, { fill: ink.ink, size: 15, weight: 600 }),
       group, sheetLegend(width + 40, 50, shown.sheet, geometry.scale, style),
       svg("g", { transform: `translate(${width + 20} 100)` }, ...[...sheet.childNodes].slice(1)));
     return whole;

@@ -13,8 +13,8 @@ export function lineName(line) {
 }
 
 /**
- * The drawing `{node, geometry}` of `{run, columns: [from, to], lines, shade(i, j) in 0..1, text(i, j) | null, cell,
- * chosen: {line, token}, label}`; a geometry as cursor.js takes it.
+ * The drawing `{node, geometry}` of `{run, columns: [from, to], lines, shade(i, j) in 0..1, text(i, j, most) | null, cell,
+ * chosen: {line, token}, label}`; a geometry as cursor.js takes it. A text of more than `most` characters is cut.
  */
 export function drawGrid({ run, columns: [from, to], lines, shade, text, cell, chosen, label }, room, { theme, ink }) {
   const count = to - from, cellHeight = 22;
@@ -33,15 +33,15 @@ export function drawGrid({ run, columns: [from, to], lines, shade, text, cell, c
         words(x, top - 23, String(from + j), { fill: ink.muted, size: 10, anchor: "middle" }));
     }
   }
+  const letters = Math.max(1, Math.floor((cellWidth - 6) / LETTER)); // that a cell has room for
   for (let i = 0; i < lines; i++) {
     const y = top + i * cellHeight;
     node.append(words(LEFT - 8, y + 15, lineName(i), { fill: ink.muted, size: 11, anchor: "end" }));
     for (let j = 0; j < count; j++) {
-      const t = shade(i, j), x = LEFT + j * cellWidth, word = text(i, j);
+      const t = shade(i, j), x = LEFT + j * cellWidth, word = text(i, j, letters);
       node.append(svg("rect", { x, y, width: cellWidth - 1, height: cellHeight - 1, fill: scale.css(t), "data-line": i, "data-token": from + j }));
       if (word !== null) {
-        const most = Math.max(1, Math.floor((cellWidth - 6) / LETTER)), characters = [...word];
-        const cut = characters.length > most ? `${characters.slice(0, most - 1).join("")}…` : word;
+        const characters = [...word], cut = characters.length > letters ? `${characters.slice(0, letters - 1).join("")}…` : word;
         node.append(words(x + cellWidth / 2, y + 15, cut, {
           fill: t > 0.5 === (theme === "light") ? "#ffffff" : "#111111", size: 11.5, anchor: "middle",
         }));
@@ -62,8 +62,12 @@ export function drawGrid({ run, columns: [from, to], lines, shade, text, cell, c
   return { node, geometry };
 }
 
-/** A number in few letters: three digits, thousands as k. */
-export function brief(value) {
-  if (value >= 999.5) return `${Number((value / 1000).toPrecision(3))}k`;
-  return String(Number(value.toPrecision(3)));
+/** A number in few letters: three digits, thousands as k; fewer digits where it is to have at most `most` letters, or null. */
+export function brief(value, most = Infinity) {
+  for (const digits of [3, 2, 1]) {
+    const rounded = Number(value.toPrecision(digits));
+    const text = rounded >= 1000 ? `${Number((rounded / 1000).toPrecision(digits))}k` : String(rounded);
+    if (text.length <= most) return text;
+  }
+  return null;
 }

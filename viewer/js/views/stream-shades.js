@@ -29,16 +29,17 @@ function bounds(lines) {
   return all.length ? [Math.min(...all), Math.max(...all)] : [1, 1];
 }
 
-/** The legend of "norms" (with their lines), "final" or "margin", as an SVG group 400 wide and 32 high. */
-export function streamLegend(x, y, kind, lines, { theme, ink }) {
+/** The legend of "norms" (with their lines), "final" or "margin", as an SVG group 400 wide and 32 high; `narrow` 280 and 48. */
+export function streamLegend(x, y, kind, lines, { theme, ink, narrow = false }) {
   const group = svg("g", { transform: `translate(${x} ${y})` }), scale = palette(theme);
   const note = (at, text, anchor = "middle") => group.append(words(at, 26, text, { fill: ink.muted, size: 10, anchor }));
+  const title = (at, text) => group.append(words(narrow ? 0 : at, narrow ? 42 : 10, text, { fill: ink.muted, size: 11 }));
   if (kind === "final") {
     ["1", "2", "3", "4", "5", "none"].forEach((text, i) => {
       group.append(svg("rect", { x: 34 * i, y: 0, width: 30, height: 12, fill: scale.css(RANK_SHADES[(i + 1) % 6]), stroke: ink.line }));
       note(34 * i + 15, text);
     });
-    group.append(words(214, 10, "rank of the last layer's first", { fill: ink.muted, size: 11 }));
+    title(214, "rank of the last layer's first");
     return group;
   }
   const width = 160;
@@ -46,10 +47,10 @@ export function streamLegend(x, y, kind, lines, { theme, ink }) {
   if (kind === "norms") {
     const [low, high] = bounds(lines);
     [0, 0.5, 1].forEach((t) => note(t * width, brief(low * (high / low) ** t)));
-    group.append(words(width + 14, 10, "norm, logarithmic", { fill: ink.muted, size: 11 }));
+    title(width + 14, "norm, logarithmic");
   } else {
     for (const times of [1, 2, 10]) note((1 - 1 / times) * width, `×${times}`);
-    group.append(words(width + 14, 10, "the first is so much likelier than the second", { fill: ink.muted, size: 11 }));
+    title(width + 14, "the first is so much likelier than the second");
   }
   return group;
 }

@@ -16,10 +16,13 @@ export default {
   title: "Stream",
   help: "Table: arrows move the cursor, Enter picks token and layer, Page Up and Down show other tokens. Tokens: left and right.",
   params: { "stream.mode": "norms", "stream.from": 0, "stream.colour": "final" },
+  choices: { "stream.mode": ["norms", "predictions"], "stream.colour": ["final", "margin"] },
   create,
 };
 
-const CELLS = { norms: [16, 46], predictions: [62, 96] }; // pixels of a cell's width, least and most
+const CELLS = { norms: [16, 46], numbers: [26, 46], predictions: [62, 96] }; // pixels of a cell's width, least and most
+const NUMBERS = 24; // norms of so many tokens stand in their cells
+const LEGEND = { wide: [470, 32], narrow: [290, 48] };
 
 function create(root, app) {
   const { state, model, service, strip } = app;
@@ -92,8 +95,9 @@ function create(root, app) {
       chosen: { line: state.get("layer") + 1, token: state.get("token") }, label: `${shown.mode} of ${model.name}`,
     };
     if (shown.mode === "norms") {
-      const shade = normShade(shown.lines);
-      return { ...common, shade: (i, j) => shade(shown.lines[i][j]), text: (i, j) => (shown.columns[1] - shown.columns[0] <= 24 ? brief(shown.lines[i][j]) : null) };
+      const shade = normShade(shown.lines), few = shown.columns[1] - shown.columns[0] <= NUMBERS;
+      const text = (i, j, most) => (few ? brief(shown.lines[i][j], most) : null);
+      return { ...common, cell: few ? CELLS.numbers : CELLS.norms, shade: (i, j) => shade(shown.lines[i][j]), text };
     }
     const shade = state.get("stream.colour") === "margin" ? (i, j) => marginShade(topOf(i, j))
       : (i, j) => RANK_SHADES[rankOf(topOf(model.layers, j)[0].id, topOf(i, j))];
@@ -104,15 +108,16 @@ function create(root, app) {
     const made = drawGrid(contents(), { width: (table.clientWidth || 700) / zoom() }, look());
     made.node.style.width = `${made.geometry.width * zoom()}px`;
     cursor.show(made, app.ink());
-    const node = frame(470, 32, app.ink(), "colour scale");
-    node.append(legendAt(20, 2));
+    const narrow = root.clientWidth / zoom() < LEGEND.wide[0];
+    const node = frame(...LEGEND[narrow ? "narrow" : "wide"], app.ink(), "colour scale");
+    node.append(legendAt(20, 2, narrow));
     key.replaceChildren(node);
     detail.show(shown, state.get("token"), state.get("layer") + 1);
   }
 
-  function legendAt(x, y) {
+  function legendAt(x, y, narrow = false) {
     const kind = shown.mode === "norms" ? "norms" : state.get("stream.colour") === "margin" ? "margin" : "final";
-    return streamLegend(x, y, kind, shown.lines, look());
+    return streamLegend(x, y, kind, shown.lines, { ...look(), narrow });
   }
 
   function point(at) {

@@ -2,7 +2,7 @@
 
 import { svg } from "../dom.js";
 import { paint, picture, words } from "../figure.js";
-import { placedLabel, shortLabel } from "../tokens.js";
+import { isRepeated, shortLabel } from "../tokens.js";
 import { exact } from "./maps.js";
 
 export const CARD = { width: 452, height: 158 };
@@ -44,10 +44,15 @@ function bar(run, at, value, line, { ink }) {
   },
   svg("title", {}, `token ${at}: ${exact(value)}`),
   svg("rect", { x: -4, y, width: SIDE + 8, height: LINE, fill: ink.paper, "fill-opacity": 0 }),
-  words(LABEL - 6, y + 13, `${run.n > 64 ? placedLabel(run, at) : shortLabel(run, at, 10)}`, { fill: ink.ink, size: 12, anchor: "end" }),
+  words(LABEL - 6, y + 13, barLabel(run, at), { fill: ink.ink, size: 12, anchor: "end" }),
   svg("rect", { x: LABEL, y: y + 4, width: BAR, height: 10, fill: ink.line, "fill-opacity": 0.35 }),
   svg("rect", { x: LABEL, y: y + 4, width: Math.max(1, BAR * Math.min(1, value)), height: 10, fill: ink.action }),
   words(SIDE, y + 13, value >= 0.0001 ? value.toFixed(4) : value.toExponential(1), { fill: ink.muted, size: 11, anchor: "end" }));
+}
+
+/** With its position where there are many tokens, or several of this name. */
+function barLabel(run, at) {
+  return run.n > 64 || isRepeated(run, at) ? `${at} ${shortLabel(run, at, 9)}` : shortLabel(run, at, 10);
 }
 
 /** Values as they are where there are at most `most`, else the largest of each of `most` stretches. */
