@@ -13,7 +13,7 @@ from headwater_client.answer import Answer
 from headwater_client.call_fields import CallFields, forward_request
 from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, TimedOut, Unreachable
 from headwater_client.exchange import Request, Service, announced_length, log, pause_after, probe
-from headwater_client.map_options import MapFields, map_options, total_of
+from headwater_client.map_options import MapFields, check_inputs, map_options, total_of
 from headwater_client.mapping import AsyncMapRun
 from headwater_client.receiving import WholeBody
 from headwater_client.retrying import Retries, Tries
@@ -97,6 +97,7 @@ class AsyncClient:
 
         As `Client.map`; the inputs may be an async iterable too.
         """
+        check_inputs(inputs)
         return AsyncMapRun(self, inputs, map_options(options, total_of(inputs)))
 
     async def close(self) -> None:

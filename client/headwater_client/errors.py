@@ -126,7 +126,7 @@ class RunInUse(HeadwaterError):
 # RETRIED: asking again may help, and costs nobody but time, for a call changes nothing in the service.
 RETRIED = (Busy, NotReady, Unreachable, BrokenAnswer)
 # FATAL: not about one sequence but about all that would follow, so a run over many ends there.
-FATAL = (Unauthorized, NotFound, NotReady, Unreachable, ModelChanged, RunMismatch, RunInUse)
+FATAL = (UnknownPoint, Unauthorized, NotFound, NotReady, Unreachable, ModelChanged, RunMismatch, RunInUse)
 
 _BY_CODE: dict[str, type[HeadwaterError]] = {
     "unknown_point": UnknownPoint,

@@ -1,6 +1,6 @@
 """How a run over many sequences goes."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -63,6 +63,8 @@ def map_options(given: MapFields, total: int | None = None) -> MapOptions:
         raise ValueError(f"concurrency: must be at least 1, not {concurrency}")
     if on_error not in ("keep", "raise"):
         raise ValueError(f"on_error: must be 'keep' or 'raise', not {on_error!r}")
+    if given.get("into") == "":
+        raise ValueError("into: must name a directory, not ''; '.' is the one that the process is in")
     outputs, into, wanted = given.get("outputs"), given.get("into"), given.get("progress", False)
     progress, close = _bar(total) if wanted is True else (wanted or None, _nothing)
     return MapOptions(
@@ -76,6 +78,14 @@ def map_options(given: MapFields, total: int | None = None) -> MapOptions:
         given.get("timeout_ms"),
         Retries.of(given.get("retries", MANY)),
     )
+
+
+def check_inputs(inputs: Any) -> None:
+    """Raises TypeError for what is no collection of inputs, and for what is one input by itself."""
+    if isinstance(inputs, str | bytes | bytearray | Mapping):
+        raise TypeError(f"inputs: must be a collection of inputs, not one {type(inputs).__name__}; put it into a list")
+    if not isinstance(inputs, Iterable | AsyncIterable):
+        raise TypeError(f"inputs: must be a collection of inputs, not {type(inputs).__name__}")
 
 
 def total_of(inputs: Any) -> int | None:

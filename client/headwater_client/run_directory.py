@@ -7,6 +7,7 @@ comes first, so there are no answers of which it is not known what they are.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from headwater_client.tensors import tensor_of
 
 FORMAT = 1
 RUN, LOCK = "run.json", ".lock"
+_ANSWER = re.compile(r"\d{8}\.(safetensors|error\.json)")
 INPUT_KEY = "headwater_client.input_sha256"
 
 
@@ -50,7 +52,13 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path, about: Mapping[str, Any]) -> "RunDirectory":
-        """Make it, or go on with it. Raises RunMismatch if it is another run's, RunInUse if a process is at it."""
+        """Make it, or go on with it.
+
+        Raises RunMismatch if it is another run's, or has files that a run would write over; RunInUse if a process is at
+        it; ValueError if it is no directory.
+        """
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"into: {path.name} is a file, and must be a directory")
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / LOCK).open("w")
         try:
@@ -61,6 +69,7 @@ class RunDirectory:
             if (path / RUN).exists():
                 _compare(_read(path / RUN), wanted)
             else:
+                _refuse_others(path)
                 with _written(path / RUN) as file:
                     file.write(json.dumps(wanted, indent=1).encode())
         except BaseException:
@@ -147,6 +156,15 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         raise RunMismatch(f"{path.name} is not what a run writes; take another directory") from None
+
+
+def _refuse_others(path: Path) -> None:
+    """Whatever is called like an answer was not written by a run, where no run.json says of which."""
+    for there in sorted(path.iterdir()):
+        if _ANSWER.fullmatch(there.name):
+            raise RunMismatch(
+                f"the directory has {there.name} and no {RUN}, so no run wrote it; take another directory"
+            )
 
 
 def _compare(found: Any, wanted: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from headwater_client.answer import Answer
 from headwater_client.call_fields import CallFields, forward_request
 from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, TimedOut, Unreachable
 from headwater_client.exchange import Request, Service, log, pause_after, probe
-from headwater_client.map_options import MapFields, map_options, total_of
+from headwater_client.map_options import MapFields, check_inputs, map_options, total_of
 from headwater_client.retrying import Retries, Tries
 from headwater_client.service_state import DryRun, Model
 from headwater_client.streaming import Stream
@@ -98,6 +98,7 @@ class Client:
         inputs: texts, token ids [N], matrices x [N, d], or objects with fields; any iterable, which is read no further
         than is needed, and in other threads, so that it may take its time. The options are those of `MapFields`.
         """
+        check_inputs(inputs)
         return MapRun(self._service, self._retries, inputs, map_options(options, total_of(inputs)))
 
     def close(self) -> None:

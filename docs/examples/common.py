@@ -1,10 +1,13 @@
 """What the examples share: their command line, and a place for their pictures."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from headwater_client import NotReady, Unreachable
 
 
 def run(main: Callable[..., Any], **more: str) -> None:
@@ -14,7 +17,11 @@ def run(main: Callable[..., Any], **more: str) -> None:
     parser.add_argument("--pictures", type=Path, help="a directory for pictures; none are made if not given")
     for name, about in more.items():
         parser.add_argument(f"--{name.replace('_', '-')}", help=about)
-    main(**vars(parser.parse_args()))
+    options = vars(parser.parse_args())
+    try:
+        main(**options)
+    except (Unreachable, NotReady) as error:
+        sys.exit(f"{error.detail}; is a service running at {options['url']}? `make run` starts one")
 
 
 @contextmanager

@@ -114,3 +114,11 @@ def test_the_index_names_every_example() -> None:
     for script in scripts:
         assert f"({script})" in index
         assert (EXAMPLES / script).read_text(encoding="utf-8").count("# %%") >= 4
+
+
+def test_without_a_service_an_example_says_what_to_start() -> None:
+    command = [sys.executable, EXAMPLES / "split_model.py", "--url", "http://127.0.0.1:9"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "is a service running at http://127.0.0.1:9?" in done.stderr

@@ -358,3 +358,37 @@ def test_httpx_of_others_logs_as_ever(tiny: httpx.Client, caplog: pytest.LogCapt
     caplog.set_level("INFO", "httpx")
     tiny.get("/livez")
     assert any("/livez" in record.getMessage() for record in caplog.records)
+
+
+def test_what_a_run_did_not_write_is_not_written_over(tiny_server: Server, tmp_path: Path) -> None:
+    foreign = tmp_path / "00000000.safetensors"
+    foreign.write_bytes(b"somebody's")
+    with (
+        client_of(tiny_server) as client,
+        pytest.raises(hw.RunMismatch, match=r"00000000\.safetensors and no run\.json"),
+    ):
+        client.map(INPUTS, outputs=OUTPUTS, into=tmp_path).run()
+    assert foreign.read_bytes() == b"somebody's"
+    assert {path.name for path in tmp_path.iterdir()} <= {foreign.name, ".lock"}
+
+
+def test_a_directory_must_be_one(tiny_server: Server, tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.touch()
+    with client_of(tiny_server) as client:
+        with pytest.raises(ValueError, match="into: must name a directory"):
+            client.map(INPUTS, into="")
+        with pytest.raises(ValueError, match="into: taken is a file"):
+            client.map(INPUTS, into=file).run()
+
+
+@pytest.mark.parametrize("one", ["hello", b"hello", {"text": "hello"}, None, 5])
+def test_one_input_by_itself_is_no_collection(tiny_server: Server, one: Any) -> None:
+    with client_of(tiny_server) as client, pytest.raises(TypeError, match="inputs: must be a collection"):
+        client.map(one)
+
+
+def test_a_point_that_the_model_has_not_ends_the_run_at_once(tiny_server: Server, tmp_path: Path) -> None:
+    with client_of(tiny_server) as client, pytest.raises(hw.UnknownPoint):
+        client.map(INPUTS, outputs="layers.99.resid_post", into=tmp_path).run()
+    assert len(list(tmp_path.glob("*.error.json"))) < len(INPUTS)
