@@ -6,6 +6,7 @@ from headwater_client.call import Input
 from headwater_client.errors import (
     BrokenAnswer,
     Busy,
+    ClientClosed,
     DeadlineExceeded,
     FieldError,
     HeadwaterError,
@@ -43,6 +44,7 @@ __all__ = [
     "BrokenAnswer",
     "Busy",
     "Client",
+    "ClientClosed",
     "DeadlineExceeded",
     "DryRun",
     "FieldError",

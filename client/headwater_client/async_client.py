@@ -13,6 +13,7 @@ from headwater_client.answer import Answer
 from headwater_client.call_fields import CallFields, forward_request
 from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, TimedOut, Unreachable
 from headwater_client.exchange import Request, Service, announced_length, log, pause_after, probe
+from headwater_client.loop_connections import LoopConnections
 from headwater_client.map_options import MapFields, check_inputs, map_options, total_of
 from headwater_client.mapping import AsyncMapRun
 from headwater_client.receiving import WholeBody
@@ -27,7 +28,7 @@ TIMEOUT_SECONDS = 320.0  # above the service's own deadline, which says more tha
 
 
 class AsyncClient:
-    """Asks one service from an event loop; arguments and answers are those of `Client`."""
+    """Asks one service from an event loop, or from several; arguments and answers are those of `Client`."""
 
     def __init__(
         self,
@@ -39,16 +40,15 @@ class AsyncClient:
         verify: Any = True,
         trust_env: bool = True,
     ) -> None:
-        self._service = Service.at(url, api_key, timeout, verify=verify, trust_env=trust_env)
+        service = Service.at(url, api_key, timeout, verify=verify, trust_env=trust_env)
         self._retries = Retries.of(retries)
-        self._http = httpx.AsyncClient(**self._service.options())
+        self._connections = LoopConnections(service)
 
     @classmethod
     def of(cls, service: Service, retries: Retries) -> Self:
         """A client of a service that was checked before."""
         client = cls.__new__(cls)
-        client._service, client._retries = service, retries
-        client._http = httpx.AsyncClient(**service.options())
+        client._retries, client._connections = retries, LoopConnections(service)
         return client
 
     async def forward(self, *, request_id: str | None = None, **call: Unpack[CallFields]) -> Answer:
@@ -102,7 +102,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._connections.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,10 +125,11 @@ class AsyncClient:
             await asyncio.sleep(wait)
 
     async def _once(self, request: Request, read: Callable[[Request, httpx.Response], Awaitable[T]]) -> T:
+        http = await self._connections.here()
         try:
             with request.sending():
-                built = self._http.build_request(**request.arguments(asynchronous=True))
-                response = await self._http.send(built, stream=True)
+                built = http.build_request(**request.arguments(asynchronous=True))
+                response = await http.send(built, stream=True)
         except Unreachable as lost:
             raise await self._refused_early(request, lost) from None
         try:
@@ -175,5 +176,5 @@ class AsyncClient:
             raise BrokenAnswer("the answer is not JSON", request_id=request.id) from None
 
     def _over_a_thread(self, request: Request) -> tuple[Array, str]:
-        with httpx.Client(**self._service.options()) as http:
+        with httpx.Client(**self._connections.service.options()) as http:
             return once(http, request, whole)

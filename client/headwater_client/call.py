@@ -4,12 +4,13 @@ Arrays go as safetensors, everything else as JSON. What depends on the model is 
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 
+from headwater_client.checks import flag, integer, integers, not_one, string
 from headwater_client.outputs import Outputs, outputs_json
 from headwater_client.safetensors import pieces
 from headwater_client.tensors import Array, Tensor, tensor_of
@@ -59,20 +60,23 @@ class Body:
             yield piece
 
 
-def as_input(item: Any) -> Input:
-    """One sequence from what stands for it: a text, token ids [N], a matrix x [N, d], or an object of fields."""
+def as_input(item: Any, field: str = "input") -> Input:
+    """One sequence from what stands for it: a text, token ids [N], a matrix x [N, d], or an object of fields.
+
+    Raises ValueError, with `field` as its name, for what is none.
+    """
     if isinstance(item, Mapping):
-        return Input(**item)  # type: ignore[typeddict-item]  # checked field by field when it is written
+        return cast(Input, dict(item))  # checked field by field when it is written
     if isinstance(item, str):
         return Input(text=item)
-    tensor = tensor_of("input", item)
+    tensor = tensor_of(field, item)
     if len(tensor.shape) == 2:
         return Input(x=item)
     if len(tensor.shape) == 1 and np.issubdtype(tensor.stored.dtype, np.integer) and tensor.dtype != "bfloat16":
         return Input(tokens=item)
     raise ValueError(
-        f"an input is a text, token ids [N], a matrix x [N, d] or an object; this has shape {list(tensor.shape)} "
-        f"and dtype {tensor.dtype}"
+        f"{field}: must be a text, token ids [N], a matrix x [N, d] or an object; this has shape "
+        f"{list(tensor.shape)} and dtype {tensor.dtype}"
     )
 
 
@@ -95,53 +99,55 @@ def body_of(
     if inputs is not None:
         if one:
             raise ValueError(f"{', '.join(one)}: with inputs, these belong into each of them")
-        fields["inputs"] = [_described(as_input(each), f"{i}.", tensors) for i, each in enumerate(inputs)]
+        not_one("inputs", inputs)
+        if not isinstance(inputs, Iterable):
+            raise ValueError(f"inputs: must be a list of inputs, not {type(inputs).__name__}")
+        fields["inputs"] = [_written(each, i, tensors) for i, each in enumerate(inputs)]
     elif one is not None:
-        fields |= _described(one, "", tensors)
+        fields |= _described(one, "", "", tensors)
     if n is not None:
-        fields["n"] = int(n)
+        fields["n"] = integer("n", n)
     if outputs is not None:
         fields["outputs"] = outputs_json(outputs)
     if timeout_ms is not None:
-        fields["timeout_ms"] = int(timeout_ms)
-    text = json.dumps(fields, separators=(",", ":"), allow_nan=False, default=_plain)
+        fields["timeout_ms"] = integer("timeout_ms", timeout_ms)
+    text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
     if not tensors:
         return Body((text.encode(),), JSON)
     return Body(tuple(pieces(tensors, {"request": text})), SAFETENSORS)
 
 
-def _described(one: Input, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """The fields of one sequence that go as JSON; its array, if it has one, is put among `tensors`."""
-    unknown = set(one) - Input.__annotations__.keys()
-    if unknown:
-        raise ValueError(
-            f"{prefix}{min(unknown)}: an input has no such field; it has {', '.join(Input.__annotations__)}"
-        )
+def _written(item: Any, index: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """One of several inputs."""
+    field = f"inputs.{index}"
+    return _described(as_input(item, field), f"{field}.", f"{index}.", tensors)
+
+
+def _described(one: Input, path: str, prefix: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """The fields of one sequence that go as JSON; its array, if it has one, is put among `tensors`.
+
+    `path` stands before the fields' names in messages, `prefix` before those of the tensors on the wire.
+    """
+    for name in one:
+        if name not in Input.__annotations__:
+            raise ValueError(f"{path}{name}: an input has no such field; it has {', '.join(Input.__annotations__)}")
     given = [kind for kind in KINDS if kind in one]
-    if len(given) > 1 or (prefix and not given):
-        raise ValueError(f"{prefix or 'input'}: exactly one of {', '.join(KINDS)} is needed, not {given or 'none'}")
+    if len(given) > 1 or (path and not given):
+        found = ", ".join(given) or "none"
+        raise ValueError(f"{path.rstrip('.') or 'input'}: exactly one of {', '.join(KINDS)} is needed, not {found}")
     fields: dict[str, Any] = {}
     for kind, value in one.items():
         if kind in ("x", "inputs_embeds") or (kind == "tokens" and not isinstance(value, list | tuple | range)):
-            tensors[prefix + kind] = tensor_of(prefix + kind, value)
-        elif kind in ("tokens", "positions"):
-            fields[kind] = _ids(prefix + kind, value)
-        elif kind == "start":
-            fields[kind] = int(value)  # type: ignore[call-overload]  # numpy's integers, which json does not know
+            tensors[prefix + kind] = tensor_of(path + kind, value)
         else:
-            fields[kind] = value
+            fields[kind] = _PLAIN[kind](path + kind, value)
     return fields
 
 
-def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays within fields, as JSON has them."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    raise ValueError(f"{value!r:.60} cannot be sent as JSON")
-
-
-def _ids(field: str, value: Any) -> list[int]:
-    array = np.asarray(value)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{field}: must be a list of integers, one a row")
-    return [int(one) for one in array]
+_PLAIN: Mapping[str, Callable[[str, Any], Any]] = {
+    "tokens": integers,
+    "positions": integers,
+    "text": string,
+    "start": integer,
+    "add_special_tokens": flag,
+}

@@ -123,10 +123,17 @@ class RunInUse(HeadwaterError):
     """Another process writes into the directory now."""
 
 
+class ClientClosed(HeadwaterError):
+    """The client was closed, by `close()` or at the end of its `with`, and asks nothing any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed; make another one")
+
+
 # RETRIED: asking again may help, and costs nobody but time, for a call changes nothing in the service.
 RETRIED = (Busy, NotReady, Unreachable, BrokenAnswer)
 # FATAL: not about one sequence but about all that would follow, so a run over many ends there.
-FATAL = (UnknownPoint, Unauthorized, NotFound, NotReady, Unreachable, ModelChanged, RunMismatch, RunInUse)
+FATAL = (UnknownPoint, Unauthorized, NotFound, NotReady, Unreachable, ModelChanged, RunMismatch, RunInUse, ClientClosed)
 
 _BY_CODE: dict[str, type[HeadwaterError]] = {
     "unknown_point": UnknownPoint,

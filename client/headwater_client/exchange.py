@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from headwater_client.call import JSON, SAFETENSORS, Body
+from headwater_client.checks import positive, string
 from headwater_client.errors import BrokenAnswer, HeadwaterError, TimedOut, Unreachable, error_of
 
 PROBE_SECONDS, PAUSE_SECONDS = 5.0, 1.0  # of silence for a probe; between two of them at most
@@ -51,17 +52,18 @@ class Service:
     ) -> "Service":
         """Raises ValueError, with the field's name and without its value where that is a secret."""
         try:
-            parsed = httpx.URL(url.rstrip("/") + "/")
+            parsed = httpx.URL(string("url", url).rstrip("/") + "/")
         except httpx.InvalidURL as error:
             raise ValueError(f"url: {error}") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError("url: must be like http://127.0.0.1:8000")
+        if parsed.port is not None and not 0 < parsed.port < 1 << 16:
+            raise ValueError(f"url: a port is between 1 and 65535, not {parsed.port}")
         if parsed.userinfo or parsed.query or parsed.fragment:
             raise ValueError("url: takes no user, password, query or fragment; keys are given as api_key")
-        if api_key is not None and not re.fullmatch(r"[!-~]+", api_key):
+        if api_key is not None and not re.fullmatch(r"[!-~]+", string("api_key", api_key)):
             raise ValueError("api_key: must be printable ASCII without blanks")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout: must be a positive number of seconds, not {timeout}")
+        timeout = None if timeout is None else positive("timeout", timeout)
         # not packed: arrays hardly shrink, and what comes as it is goes into its buffer without another copy
         headers = {"Accept": SAFETENSORS, "Accept-Encoding": "identity", "User-Agent": "headwater-client"}
         if api_key is not None:
@@ -94,7 +96,7 @@ class Request:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[!-~]{1,128}", self.id):
+        if not re.fullmatch(r"[!-~]{1,128}", string("request_id", self.id)):
             raise ValueError("request_id: must be 1 to 128 characters of printable ASCII without blanks")
 
     def arguments(self, *, asynchronous: bool = False) -> dict[str, Any]:

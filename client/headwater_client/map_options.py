@@ -1,10 +1,12 @@
 """How a run over many sequences goes."""
 
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+import os
+from collections.abc import AsyncIterable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from headwater_client.checks import flag, integer, kind, not_one
 from headwater_client.outputs import Outputs, outputs_json
 from headwater_client.retrying import MANY, Retries
 
@@ -54,38 +56,41 @@ class MapOptions:
 
 
 def map_options(given: MapFields, total: int | None = None) -> MapOptions:
-    """Raises ValueError or TypeError, with the field's name; ImportError where a bar is wanted and there is no tqdm."""
+    """Raises ValueError with the field's name, TypeError for a name that is no option, ImportError without tqdm."""
     unknown = set(given) - MapFields.__annotations__.keys()
     if unknown:
         raise TypeError(f"there is no argument {min(unknown)!r}")
-    concurrency, on_error = given.get("concurrency", 8), given.get("on_error", "keep")
-    if concurrency < 1:
-        raise ValueError(f"concurrency: must be at least 1, not {concurrency}")
+    concurrency, on_error = integer("concurrency", given.get("concurrency", 8), least=1), given.get("on_error", "keep")
     if on_error not in ("keep", "raise"):
-        raise ValueError(f"on_error: must be 'keep' or 'raise', not {on_error!r}")
-    if given.get("into") == "":
-        raise ValueError("into: must name a directory, not ''; '.' is the one that the process is in")
+        raise ValueError(f"on_error: must be 'keep' or 'raise', not {on_error!r:.30}")
     outputs, into, wanted = given.get("outputs"), given.get("into"), given.get("progress", False)
+    if into == "":
+        raise ValueError("into: must name a directory, not ''; '.' is the one that the process is in")
+    if into is not None and not isinstance(into, str | os.PathLike):
+        raise ValueError(f"into: must name a directory, not be {kind(into)}")
+    if not (callable(wanted) or wanted is None or isinstance(wanted, bool)):
+        raise ValueError(f"progress: must be True, False or a function of (done, total), not {kind(wanted)}")
+    timeout_ms, ordered = given.get("timeout_ms"), flag("ordered", given.get("ordered", True))
+    retries = Retries.of(given.get("retries", MANY))
     progress, close = _bar(total) if wanted is True else (wanted or None, _nothing)
     return MapOptions(
         None if outputs is None else outputs_json(outputs),
         concurrency,
-        given.get("ordered", True),
+        ordered,
         None if into is None else Path(into),
         on_error == "keep",
         progress,
         close,
-        given.get("timeout_ms"),
-        Retries.of(given.get("retries", MANY)),
+        None if timeout_ms is None else integer("timeout_ms", timeout_ms),
+        retries,
     )
 
 
 def check_inputs(inputs: Any) -> None:
-    """Raises TypeError for what is no collection of inputs, and for what is one input by itself."""
-    if isinstance(inputs, str | bytes | bytearray | Mapping):
-        raise TypeError(f"inputs: must be a collection of inputs, not one {type(inputs).__name__}; put it into a list")
+    """Raises ValueError for what is no collection of inputs, and for what is one input by itself."""
+    not_one("inputs", inputs)
     if not isinstance(inputs, Iterable | AsyncIterable):
-        raise TypeError(f"inputs: must be a collection of inputs, not {type(inputs).__name__}")
+        raise ValueError(f"inputs: must be a collection of inputs, not {kind(inputs)}")
 
 
 def total_of(inputs: Any) -> int | None:

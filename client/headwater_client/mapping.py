@@ -109,6 +109,8 @@ async def _results(
                 yield waiting.pop(following)
                 room.release()
                 following += 1
+        if source.failure is not None:
+            raise source.failure
     finally:
         for worker in workers:
             worker.cancel()
@@ -118,11 +120,15 @@ async def _results(
 
 
 class _Source:
-    """The inputs with their indices, each to one worker."""
+    """The inputs with their indices, each to one worker.
+
+    An error ends them like their end does, and is kept: what was asked before it is answered first.
+    """
 
     def __init__(self, inputs: Iterable[Any] | AsyncIterable[Any]) -> None:
         self._pulling = asyncio.Lock()  # an async generator cannot be asked twice at once
         self._pulled = 0
+        self.failure: Exception | None = None
         self._later = aiter(inputs) if isinstance(inputs, AsyncIterable) else None
         self._at_hand = isinstance(inputs, Sequence)
         self._now: Iterator[Any] = iter(()) if isinstance(inputs, AsyncIterable) else iter(inputs)
@@ -130,16 +136,24 @@ class _Source:
     async def pull(self) -> tuple[int, Any] | None:
         """The next, or None at the end."""
         async with self._pulling:
-            if self._later is not None:
-                item = await anext(self._later, _END)
-            elif self._at_hand:
-                item = next(self._now, _END)
-            else:  # it may read files, or be a run of its own
-                item = await asyncio.to_thread(next, self._now, _END)
+            if self.failure is not None:
+                return None
+            try:
+                item = await self._next()
+            except Exception as error:
+                self.failure = error
+                return None
             if item is _END:
                 return None
             self._pulled += 1
             return self._pulled - 1, item
+
+    async def _next(self) -> Any:
+        if self._later is not None:
+            return await anext(self._later, _END)
+        if self._at_hand:
+            return next(self._now, _END)
+        return await asyncio.to_thread(next, self._now, _END)  # it may read files, or be a run of its own
 
 
 async def _to_its_end(write: Callable[..., Path], *arguments: Any) -> Path:

@@ -1,11 +1,13 @@
 """What is asked for: names, patterns, and parts of points."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from headwater_client.checks import integer, integers, kind, string
 from headwater_client.tensors import Array
 
 Rows = Sequence[int] | range | slice | Array
@@ -37,18 +39,17 @@ class Output:
 
     def to_json(self) -> dict[str, Any]:
         """The object of the wire; what was not given is left out."""
-        heads = None if self.heads is None else _integers("heads", self.heads)
-        found = {
-            "name": self.name,
-            "as": self.as_,
-            "heads": heads,
-            "rows": _rows("rows", self.rows),
-            "keys": _rows("keys", self.keys),
-            "top_k": None if self.top_k is None else int(self.top_k),
-            "pool": self.pool,
-            "dtype": self.dtype,
+        given: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
+            "name": (string, self.name),
+            "as": (string, self.as_),
+            "heads": (integers, self.heads),
+            "rows": (_rows, self.rows),
+            "keys": (_rows, self.keys),
+            "top_k": (integer, self.top_k),
+            "pool": (string, self.pool),
+            "dtype": (string, self.dtype),
         }
-        return {key: value for key, value in found.items() if value is not None}
+        return {field: check(field, value) for field, (check, value) in given.items() if value is not None}
 
 
 OneOutput = str | Output | Mapping[str, Any]
@@ -56,28 +57,41 @@ Outputs = OneOutput | Sequence[OneOutput]
 
 
 def outputs_json(outputs: Outputs) -> list[str | dict[str, Any]]:
-    """The list of the wire, from one output or several."""
+    """The list of the wire, from one output or several. Raises ValueError, with the place and the field."""
     several = [outputs] if isinstance(outputs, str | Output | Mapping) else outputs
-    return [_one(one) for one in several]
+    if not isinstance(several, Iterable):
+        raise ValueError(f"outputs: must be a name, an Output, an object, or a list of them, not {kind(outputs)}")
+    return [_one(f"outputs.{i}", one) for i, one in enumerate(several)]
 
 
-def _one(output: OneOutput) -> str | dict[str, Any]:
+def _one(field: str, output: OneOutput) -> str | dict[str, Any]:
     if isinstance(output, str):
         return output
-    return output.to_json() if isinstance(output, Output) else dict(output)
+    if isinstance(output, Output):
+        try:
+            return output.to_json()
+        except ValueError as error:
+            raise ValueError(f"{field}.{error}") from None
+    if not isinstance(output, Mapping):
+        raise ValueError(f"{field}: must be a name, an Output or an object, not {kind(output)}")
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(output), allow_nan=False, default=_plain))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{field}: cannot be sent as JSON: {error}") from None
+    return found
 
 
-def _rows(field: str, rows: Rows | None) -> list[int] | dict[str, int] | None:
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays within an object, as JSON has them."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a {kind(value)} is none of its values")
+
+
+def _rows(field: str, rows: Rows) -> list[int] | dict[str, int]:
     if not isinstance(rows, slice):
-        return None if rows is None else _integers(field, rows)
+        return integers(field, rows)
     if rows.step not in (None, 1):
         raise ValueError(f"{field}: a slice has no step here, this one has {rows.step}; give a list of positions")
     ends = {"start": rows.start, "stop": rows.stop}
-    return {end: int(at) for end, at in ends.items() if at is not None}
-
-
-def _integers(field: str, numbers: Sequence[int] | range | Array) -> list[int]:
-    array = np.asarray(numbers)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise ValueError(f"{field}: must be a list of integers, not {numbers!r:.60}")
-    return [int(number) for number in array]
+    return {end: integer(f"{field}.{end}", at) for end, at in ends.items() if at is not None}

@@ -4,6 +4,7 @@ import random
 import time
 from dataclasses import dataclass
 
+from headwater_client.checks import integer, positive
 from headwater_client.errors import RETRIED, BrokenAnswer, HeadwaterError
 
 _LATE_SECONDS = 0.1  # after Retry-After: within the second for which the service keeps a place, and not all at once
@@ -28,15 +29,17 @@ class Retries:
     longest_wait: float = 15.0
 
     def __post_init__(self) -> None:
-        if self.attempts is not None and self.attempts < 1:
-            raise ValueError(f"attempts: must be at least 1, not {self.attempts}")
+        if self.attempts is not None:
+            integer("attempts", self.attempts, least=1)
+        for field in ("seconds", "first_wait", "longest_wait"):
+            positive(field, getattr(self, field))
 
     @classmethod
     def of(cls, retries: "Retries | int | None") -> "Retries":
-        """From a number of retries beyond the first try; None or 0 for none."""
+        """From a number of retries beyond the first try; None or 0 for none. Raises ValueError."""
         if isinstance(retries, Retries):
             return retries
-        return cls(attempts=1 + (retries or 0))
+        return cls(attempts=1 + (0 if retries is None else integer("retries", retries, least=0)))
 
 
 MANY = Retries(attempts=None, seconds=600.0)  # for runs over many sequences, where a restart should cost nothing

@@ -10,7 +10,7 @@ import httpx
 
 from headwater_client.answer import Answer
 from headwater_client.call_fields import CallFields, forward_request
-from headwater_client.errors import BrokenAnswer, HeadwaterError, NotReady, TimedOut, Unreachable
+from headwater_client.errors import BrokenAnswer, ClientClosed, HeadwaterError, NotReady, TimedOut, Unreachable
 from headwater_client.exchange import Request, Service, log, pause_after, probe
 from headwater_client.map_options import MapFields, check_inputs, map_options, total_of
 from headwater_client.retrying import Retries, Tries
@@ -74,7 +74,7 @@ class Client:
     def ready(self) -> bool:
         """Whether the service takes calls now; False too where there is none."""
         try:
-            once(self._http, probe(), whole)
+            once(self._open(), probe(), whole)
         except (NotReady, Unreachable, TimedOut):
             return False
         return True
@@ -84,7 +84,7 @@ class Client:
         deadline = time.monotonic() + seconds
         while True:
             try:
-                once(self._http, probe(), whole)
+                once(self._open(), probe(), whole)
                 return
             except (NotReady, Unreachable, TimedOut) as error:
                 wait = pause_after(error)
@@ -99,7 +99,7 @@ class Client:
         than is needed, and in other threads, so that it may take its time. The options are those of `MapFields`.
         """
         check_inputs(inputs)
-        return MapRun(self._service, self._retries, inputs, map_options(options, total_of(inputs)))
+        return MapRun(self._service, self._retries, inputs, map_options(options, total_of(inputs)), self._open)
 
     def close(self) -> None:
         """Close the connections."""
@@ -111,11 +111,16 @@ class Client:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def _open(self) -> httpx.Client:
+        if self._http.is_closed:
+            raise ClientClosed
+        return self._http
+
     def _patiently(self, request: Request, read: Callable[[Request, httpx.Response], T]) -> T:
         tries = Tries(self._retries)
         while True:
             try:
-                return once(self._http, request, read)
+                return once(self._open(), request, read)
             except HeadwaterError as error:
                 wait = tries.wait_after(error)
                 log.debug("again in %.2f s: %s, request %s", wait, type(error).__name__, request.id)

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import threading
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Self, TypeVar
 
 from headwater_client.async_client import AsyncClient
@@ -23,7 +23,15 @@ class MapRun(Iterator[Result]):
     runs already, as in a notebook.
     """
 
-    def __init__(self, service: Service, retries: Retries, inputs: Iterable[Any], options: MapOptions) -> None:
+    def __init__(
+        self,
+        service: Service,
+        retries: Retries,
+        inputs: Iterable[Any],
+        options: MapOptions,
+        may_begin: Callable[[], object],
+    ) -> None:
+        self._may_begin = may_begin
         self._service, self._retries, self._inputs, self._options = service, retries, inputs, options
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -69,6 +77,7 @@ class MapRun(Iterator[Result]):
     async def _next(self) -> Result:
         self._task = asyncio.current_task()
         if self._run is None:
+            self._may_begin()  # a closed client begins nothing
             self._client = AsyncClient.of(self._service, self._retries)
             self._run = AsyncMapRun(self._client, self._inputs, self._options)
             self._run.report = self.report = self._run.report

@@ -44,8 +44,8 @@ def client(tiny_server: Server) -> Iterator[Client]:
 
 @pytest.fixture(scope="package")
 def small_server(tiny_directory: Path) -> Iterator[Server]:
-    """The tiny model with a short queue; every answer is streamed."""
-    options = ("--stream-above-bytes", "1", "--max-queue-requests", str(QUEUE))
+    """The tiny model with a queue so short that appointments are in a second; every answer is streamed."""
+    options = ("--stream-above-bytes", "1", "--max-queue-requests", str(QUEUE), "--max-queue-tokens", "244")
     with serving(tiny_directory, "--threads", "1", *options) as server:
         yield server
 

@@ -152,7 +152,32 @@ def test_an_output_object_says_what_its_json_says(client: Client) -> None:
         ({"x": [[1.0], [1.0, 2.0]]}, "x: its rows"),
         ({"x": np.array([["a"]])}, "x: an array of dtype"),
         ({"inputs": [{"tokens": [1], "strat": 1}]}, "0.strat: an input has no such field"),
+        ({"tokens": [[1], [2, 3]]}, "tokens: must be a list of integers"),
+        ({"tokens": ["secret"]}, "tokens: must be a list of integers"),
         ({"tokens": [1], "positions": [0.5]}, "positions: must be a list of integers"),
+        ({"tokens": [1], "positions": 5}, "positions: must be a list of integers .* not int"),
+        ({"text": b"secret"}, "text: must be a string, not bytes"),
+        ({"text": "secret", "add_special_tokens": "no"}, "add_special_tokens: must be True or False, not str"),
+        ({"x": rows(2), "start": "3"}, "start: must be an integer, not str"),
+        ({"x": rows(2), "start": 1.0}, "start: must be an integer, not float"),
+        ({"x": "secret"}, "x: an array of dtype"),
+        ({"x": [None]}, "x: an array of dtype object"),
+        ({"tokens": [1], "timeout_ms": "5"}, "timeout_ms: must be an integer, not str"),
+        ({"inputs": "secret"}, "inputs: must be a collection of inputs, not one str"),
+        ({"inputs": 5}, "inputs: must be a list of inputs, not int"),
+        ({"inputs": [[1], {"text": 5}]}, "inputs.1.text: must be a string, not int"),
+        ({"inputs": [[1], {"x": [["secret"]]}]}, "inputs.1.x: an array of dtype"),
+        ({"inputs": [[1], 5.5]}, "inputs.1: must be a text, token ids"),
+        ({"inputs": [[1], {}]}, "inputs.1: exactly one of x, inputs_embeds, tokens, text is needed, not none"),
+        ({"inputs": [{5: "secret", "text": "a"}]}, "inputs.0.5: an input has no such field"),
+        ({"tokens": [1], "outputs": 5}, "outputs: must be a name, an Output, an object, or a list of them, not int"),
+        ({"tokens": [1], "outputs": ["z", 5]}, "outputs.1: must be a name, an Output or an object, not int"),
+        ({"tokens": [1], "outputs": [{"name": b"secret"}]}, "outputs.0: cannot be sent as JSON: a bytes"),
+        ({"tokens": [1], "outputs": [{"name": "z", "top_k": float("nan")}]}, "outputs.0: cannot be sent as JSON"),
+        ({"tokens": [1], "outputs": Output("z", heads=[0.5])}, "outputs.0.heads: must be a list of integers"),
+        ({"tokens": [1], "outputs": Output("z", top_k="3")}, "outputs.0.top_k: must be an integer, not str"),
+        ({"tokens": [1], "outputs": Output("z", as_=5)}, "outputs.0.as: must be a string, not int"),
+        ({"tokens": [1], "outputs": Output("z", rows=slice("a", None))}, "outputs.0.rows.start: must be an integer"),
         ({"tokens": [1], "outputs": Output("final_norm", rows=slice(0, 4, 2))}, "rows: a slice has no step"),
         ({"tokens": [1], "request_id": "two words"}, "request_id: "),
     ],
@@ -160,8 +185,9 @@ def test_an_output_object_says_what_its_json_says(client: Client) -> None:
 def test_what_is_no_request_whatever_the_model_is_refused_here_with_the_field(
     client: Client, call: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as failed:
         client.forward(**call)
+    assert "secret" not in str(failed.value), "what was sent stands in no message"
 
 
 def test_an_argument_that_is_none_is_a_type_error(client: Client) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import threading
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import headwater_client as hw
-from headwater_client import Client, HeadwaterError
+from headwater_client import AsyncClient, Client, HeadwaterError
 from headwater_client.retrying import Retries, Tries
 from tests.client.conftest import KEY, Faulty, async_client_of, client_of, until
 from tests.server import Server
@@ -281,14 +282,69 @@ def test_no_address_and_no_key_gets_into_a_log_a_repr_or_a_message(
         ({"url": f"http://me:{KEY}@127.0.0.1"}, "url: "),
         ({"api_key": f"{KEY}\r\nX: y"}, "api_key: "),
         ({"timeout": 0.0}, "timeout: "),
-        ({"retries": Retries}, ""),
+        ({"url": None}, "url: must be a string, not NoneType"),
+        ({"url": "http://127.0.0.1:99999"}, "url: a port is between 1 and 65535, not 99999"),
+        ({"api_key": 5}, "api_key: must be a string, not int"),
+        ({"timeout": "5"}, "timeout: must be a number of seconds, not str"),
+        ({"timeout": float("nan")}, "timeout: "),
+        ({"retries": -3}, "retries: must be at least 0, not -3"),
+        ({"retries": Retries}, "retries: must be an integer, not type"),
     ],
 )
 def test_a_wrong_setting_is_named_and_no_secret_is_in_the_message(options: dict[str, Any], field: str) -> None:
-    if not field:
-        with pytest.raises(ValueError, match="attempts: must be at least 1, not -2"):
-            Retries.of(-3)
-        return
-    with pytest.raises(ValueError, match=field) as failed:
-        Client(**{"url": "http://127.0.0.1"} | options)
-    assert KEY not in str(failed.value)
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValueError, match=field) as failed:
+            kind(**{"url": "http://127.0.0.1"} | options)
+        assert KEY not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attempts": 0}, "attempts: must be at least 1, not 0"),
+        ({"attempts": 1.5}, "attempts: must be an integer, not float"),
+        ({"seconds": "60"}, "seconds: must be a number of seconds, not str"),
+        ({"first_wait": -1}, "first_wait: must be a positive number of seconds, not -1"),
+    ],
+)
+def test_wrong_rules_for_retries_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Retries(**options)
+
+
+# --- the client's own life
+
+
+def test_a_closed_client_says_so_at_every_call(tiny_server: Server) -> None:
+    async def of_the_other() -> None:
+        async with async_client_of(tiny_server) as other:
+            later = other.map([[1]])
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: other.forward(tokens=[1]), lambda: other.stream(tokens=[1]), other.model, other.ready,
+            other.wait_until_ready, later.run, lambda: other.map([[1]]).run(),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(hw.ClientClosed):
+                await call()
+
+    with client_of(tiny_server) as client:
+        begun, later = client.map([[1]] * 40, concurrency=1), client.map([[1]])
+        next(begun)
+    calls: list[Callable[[], object]] = [
+        lambda: client.forward(tokens=[1]), lambda: client.stream(tokens=[1]), client.model, client.ready,
+        client.wait_until_ready, later.run, lambda: client.map([[1]]).run(),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(hw.ClientClosed):
+            call()
+    assert begun.run().done == 40, "a run that has begun has connections of its own"
+    asyncio.run(of_the_other())
+
+
+def test_one_asynchronous_client_serves_several_event_loops(tiny_server: Server) -> None:
+    other = async_client_of(tiny_server)
+    for _ in range(3):
+        answer = asyncio.run(other.forward(tokens=[1]))
+        assert answer["layers.2.resid_post"].shape == (1, 30)
+        assert not other._connections._of_loop, "nothing is kept of a loop that has ended"
+    asyncio.run(other.close())

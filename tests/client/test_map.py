@@ -123,6 +123,37 @@ def test_one_wrong_sequence_fails_alone_and_all_that_is_wrong_with_it_is_kept(
             client.map(inputs, on_error="raise").run()
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_inputs_that_fail_on_the_way_cost_no_answer_that_was_asked_before(tiny_server: Server, ordered: bool) -> None:
+    class Lost(Exception):
+        pass
+
+    def source() -> Iterator[list[int]]:
+        yield from INPUTS[:11]
+        raise Lost
+
+    async def later() -> Any:
+        for one in source():
+            yield one
+
+    async def of_the_other() -> None:
+        async with async_client_of(tiny_server) as client:
+            run = client.map(later(), outputs=OUTPUTS, ordered=ordered)
+            while True:
+                others.append(await anext(run))
+
+    found: list[Result] = []
+    others: list[Result] = []
+    with client_of(tiny_server) as client:
+        wanted = expected(client, INPUTS[:11], OUTPUTS)
+        with pytest.raises(Lost):
+            found.extend(client.map(source(), outputs=OUTPUTS, ordered=ordered))
+        with pytest.raises(Lost):
+            asyncio.run(of_the_other())
+    for results in (found, others):
+        assert_all_there(sorted(results, key=lambda result: result.index), wanted)
+
+
 def test_a_wrong_key_ends_the_run_at_once(faulty: Faulty) -> None:
     taken: list[int] = []
 
@@ -156,23 +187,24 @@ def lines_of(server: Server, status: int) -> list[dict[str, Any]]:
 
 def test_a_restart_in_the_middle_loses_nothing_and_gives_nothing_twice(tmp_path: Path) -> None:
     """The process is killed with calls under way, and another one is started on its port."""
-    inputs = [ids(301, 9669, seed=n) for n in range(16)]
+    inputs = [ids(151, 9669, seed=n) for n in range(13)]
     outputs: list[Any] = [Output("layers.7.attn_probs", rows=[-1]), Output("layers.*.resid_post", rows=[-1])]
     with serving("mgm", "--threads", "1", code=-signal.SIGKILL) as first:
         client = client_of(first)
-        run = client.map(inputs, outputs=outputs, into=tmp_path / "run", concurrency=6)
+        soon = Retries(attempts=None, seconds=60.0, longest_wait=0.5)
+        run = client.map(inputs, outputs=outputs, into=tmp_path / "run", concurrency=3, retries=soon)
         results = [next(run) for _ in range(5)]
         first.process.kill()
         first.process.wait()
     done = len(lines_of(first, 200))
-    assert 5 <= done < 16, "there was nothing left to ask for"
+    assert 5 <= done < 13, "there was nothing left to ask for"
     with serving("mgm", "--threads", "1", "--port", str(first.port)) as second:
         results += run
         report = run.report
-        assert (report.asked, report.reused, report.failed) == (16, 0, [])
+        assert (report.asked, report.reused, report.failed) == (13, 0, [])
         assert_all_there(results, expected(client, inputs, outputs))
         assert sorted(path.name for path in (tmp_path / "run").glob("*.safetensors")) == [
-            f"{n:08d}.safetensors" for n in range(16)
+            f"{n:08d}.safetensors" for n in range(13)
         ]
         client.close()
         assert second.process.poll() is None
@@ -324,7 +356,16 @@ def test_progress_is_told_as_it_is_made(tiny_server: Server, capsys: pytest.Capt
     ("options", "message"),
     [
         ({"concurrency": 0}, "concurrency: must be at least 1, not 0"),
+        ({"concurrency": "4"}, "concurrency: must be an integer, not str"),
+        ({"concurrency": True}, "concurrency: must be an integer, not bool"),
         ({"on_error": "ignore"}, "on_error: must be 'keep' or 'raise', not 'ignore'"),
+        ({"ordered": "no"}, "ordered: must be True or False, not str"),
+        ({"outputs": 5}, "outputs: must be a name, .* not int"),
+        ({"into": 5}, "into: must name a directory, not be int"),
+        ({"progress": 5}, "progress: must be True, False or a function"),
+        ({"timeout_ms": 1.5}, "timeout_ms: must be an integer, not float"),
+        ({"retries": "many"}, "retries: must be an integer, not str"),
+        ({"retries": -1}, "retries: must be at least 0, not -1"),
     ],
 )
 def test_a_wrong_option_is_named(client: Client, options: dict[str, Any], message: str) -> None:
@@ -384,7 +425,7 @@ def test_a_directory_must_be_one(tiny_server: Server, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("one", ["hello", b"hello", {"text": "hello"}, None, 5])
 def test_one_input_by_itself_is_no_collection(tiny_server: Server, one: Any) -> None:
-    with client_of(tiny_server) as client, pytest.raises(TypeError, match="inputs: must be a collection"):
+    with client_of(tiny_server) as client, pytest.raises(ValueError, match="inputs: must be a collection"):
         client.map(one)
 
 
