@@ -94,3 +94,10 @@ def smollm2_client(smollm2_server: Server) -> Iterator[httpx.Client]:
     """A client of a Llama: rotary positions, a tokenizer."""
     with smollm2_server.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def minilm_server() -> Iterator[Server]:
+    """A BERT, which looks both ways: a tokenizer, no unembedding."""
+    with serving("minilm", "--threads", "1") as server:
+        yield server

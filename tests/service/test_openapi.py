@@ -10,7 +10,7 @@ from model.checkpoint.initialise import initialise
 from service.errors import CODES, STATUS
 from service.openapi.refusals import MEANINGS
 from tests.conftest import TINY
-from tests.server import serving
+from tests.server import Server, serving
 from tests.service.calls import JSON
 from tests.service.openapi_document import document, examples, operations, undescribed, untold
 
@@ -19,9 +19,9 @@ PROBLEM = "application/problem+json"
 
 
 @pytest.fixture(scope="module")
-def minilm_client() -> Iterator[httpx.Client]:
+def minilm_client(minilm_server: Server) -> Iterator[httpx.Client]:
     """A client of a BERT: post-norm, a tokenizer, maps without a mask."""
-    with serving("minilm", "--threads", "1") as server, server.client() as client:
+    with minilm_server.client() as client:
         yield client
 
 

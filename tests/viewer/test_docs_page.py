@@ -6,8 +6,10 @@ from tests.server import Server
 from tests.viewer.browser import PATIENCE_MS, Viewer
 
 
-def test_the_docs_load_from_the_service_alone_and_their_first_example_runs(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url, path="/docs")
+def test_the_docs_load_from_the_service_alone_and_their_first_example_runs(
+    browser: Browser, tiny_server: Server
+) -> None:
+    viewer = Viewer(browser, tiny_server.url, path="/docs")
     viewer.page.locator(".opblock-post", has_text="/forward").first.locator(".opblock-summary").click()
     viewer.page.locator(".try-out__btn").click()
     viewer.page.locator(".execute").click()

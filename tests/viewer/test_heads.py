@@ -6,17 +6,19 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.server import Server
-from tests.viewer.browser import Viewer, maps, same, tensors
+from tests.viewer.browser import Viewer, hold, maps, same, tensors
 
 TEXT = "The water of the river is cold"
 LONG = " ".join(f"word {i}" for i in range(140))
 
 
 def test_a_text_that_is_typed_is_shown_with_its_tokens_and_all_heads(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url).settled().type(TEXT)
-    strings = smollm2_api.post("/forward", json={"text": TEXT, "outputs": ["embeddings"]}).json()["tokens"]["strings"]
+    viewer = Viewer(browser, smollm2_server.url).settled().type(TEXT)
+    strings = smollm2_client.post("/forward", json={"text": TEXT, "outputs": ["embeddings"]}).json()["tokens"][
+        "strings"
+    ]
     assert viewer.tokens() == [one.replace(" ", "·") for one in strings]
     assert viewer.page.locator(".thumb").count() == 30 * 9
     drawn = viewer.page.locator(".grid-row.drawn")
@@ -26,10 +28,10 @@ def test_a_text_that_is_typed_is_shown_with_its_tokens_and_all_heads(
 
 
 def test_the_values_under_the_pointer_are_those_of_the_api(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, layer=3, head=2).shows_map(3, 2)
-    of_api = maps(smollm2_api, 3, text=TEXT)[2]
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, layer=3, head=2).shows_map(3, 2)
+    of_api = maps(smollm2_client, 3, text=TEXT)[2]
     n = len(of_api)
     for query in range(n):
         for key in range(0, query + 1, 2):
@@ -38,9 +40,9 @@ def test_the_values_under_the_pointer_are_those_of_the_api(
 
 
 def test_keys_after_the_query_are_masked_in_a_causal_model_and_shown_in_one_that_looks_both_ways(
-    browser: Browser, smollm2: Server, minilm: Server
+    browser: Browser, smollm2_server: Server, minilm_server: Server
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     assert viewer.point_at(1, 4) == "masked"
     assert "masked" in viewer.page.locator(".legend").inner_text()
     viewer.page.wait_for_selector(".grid-row.drawn")
@@ -49,8 +51,8 @@ def test_keys_after_the_query_are_masked_in_a_causal_model_and_shown_in_one_that
     assert small.evaluate(corner)[3] == 0, "transparent, which no value is"
     viewer.close()
 
-    viewer = Viewer(browser, minilm.url, text=TEXT).settled()
-    with minilm.client() as client:
+    viewer = Viewer(browser, minilm_server.url, text=TEXT).settled()
+    with minilm_server.client() as client:
         of_api = maps(client, 0, text=TEXT)[0]
     assert same(viewer.point_at(1, 4), of_api[1, 4])
     assert viewer.point_at(4, 1) != viewer.point_at(1, 4)
@@ -59,8 +61,10 @@ def test_keys_after_the_query_are_masked_in_a_causal_model_and_shown_in_one_that
     viewer.close()
 
 
-def test_the_row_or_the_column_under_the_pointer_lights_up_in_the_text(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, layer=1).settled()
+def test_the_row_or_the_column_under_the_pointer_lights_up_in_the_text(
+    browser: Browser, smollm2_server: Server
+) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, layer=1).settled()
     n = len(viewer.tokens())
     viewer.point_at(4, 1)
     assert viewer.lit() == [0, 1, 2, 3, 4], "the row: what token 4 looks at"
@@ -72,8 +76,10 @@ def test_the_row_or_the_column_under_the_pointer_lights_up_in_the_text(browser: 
     viewer.close()
 
 
-def test_arrows_choose_head_layer_cell_and_token(browser: Browser, smollm2: Server, smollm2_api: httpx.Client) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
+def test_arrows_choose_head_layer_cell_and_token(
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
+) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     viewer.page.locator(".thumb[aria-current]").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight", "ArrowLeft"):
         viewer.page.keyboard.press(key)
@@ -91,19 +97,19 @@ def test_arrows_choose_head_layer_cell_and_token(browser: Browser, smollm2: Serv
             break
     viewer.page.keyboard.press("ArrowRight")
     told = viewer.page.locator(f'#readout output[data-query="{last}"][data-key="1"]').text_content()
-    assert same(told, maps(smollm2_api, 2, text=TEXT)[1, last, 1])
+    assert same(told, maps(smollm2_client, 2, text=TEXT)[1, last, 1])
     viewer.page.keyboard.press("Enter")
     assert viewer.page.locator('.chip[aria-selected="true"]').get_attribute("data-at") == str(last)
     viewer.close()
 
 
 def test_of_a_long_text_a_block_is_fetched_and_can_be_moved(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=LONG, layer=2, head=7).shows_map(2, 7)
+    viewer = Viewer(browser, smollm2_server.url, text=LONG, layer=2, head=7).shows_map(2, 7)
     n = len(viewer.tokens())
     assert n > 256
-    block = maps(smollm2_api, 2, text=LONG)[7]
+    block = maps(smollm2_client, 2, text=LONG)[7]
     assert same(viewer.point_at(40, 11), block[40, 11])
     viewer.page.locator(".map").focus()
     for _ in range(3):
@@ -130,14 +136,14 @@ def test_of_a_long_text_a_block_is_fetched_and_can_be_moved(
 
 
 def test_a_sampled_small_map_holds_the_strongest_keys_of_its_rows(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=LONG, layer=2).settled()
+    viewer = Viewer(browser, smollm2_server.url, text=LONG, layer=2).settled()
     viewer.page.wait_for_selector('.grid-row.drawn[data-layer="2"]')
     n = len(viewer.tokens())
     rows = [round(i * (n - 1) / 47) for i in range(48)]
     entry = {"name": "layers.2.attn_probs", "as": "m", "rows": rows, "top_k": 8, "dtype": "float16"}
-    found = tensors(smollm2_api, text=LONG, outputs=[entry])
+    found = tensors(smollm2_client, text=LONG, outputs=[entry])
     cells = np.zeros((9, 48, 48))
     for head, row, rank in np.ndindex(9, 48, 8):
         key = int(found["m.indices"][head, row, rank])
@@ -161,9 +167,9 @@ def test_a_sampled_small_map_holds_the_strongest_keys_of_its_rows(
 
 
 def test_a_long_text_takes_one_pass_for_the_large_map_and_the_small_ones_above_it(
-    browser: Browser, smollm2: Server
+    browser: Browser, smollm2_server: Server
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=LONG, layer=9, head=1).shows_map(9, 1)
+    viewer = Viewer(browser, smollm2_server.url, text=LONG, layer=9, head=1).shows_map(9, 1)
     viewer.page.wait_for_selector('.grid-row.drawn[data-layer="9"]')
     passes = [[output["name"] for output in call["outputs"]] for call in viewer.calls()]
     assert "layers.9.attn_probs" in passes[1]
@@ -176,21 +182,22 @@ def test_a_long_text_takes_one_pass_for_the_large_map_and_the_small_ones_above_i
     viewer.close()
 
 
-def test_what_is_not_wanted_any_more_is_given_up(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=LONG * 4, layer=29)
+def test_what_is_not_wanted_any_more_is_given_up(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, layer=29).settled()
+    viewer.page.route("**/forward", hold)
+    with viewer.page.expect_request("**/forward"):
+        viewer.page.click("#tab-token")
+    viewer.page.unroute_all()
     with viewer.page.expect_event("requestfailed", lambda request: request.url.endswith("/forward")):
-        viewer.page.wait_for_selector(".chip")
-        viewer.page.fill("#field", "short")
-        viewer.page.click("#go")
-    viewer.settled()
+        viewer.type("short")
     assert len(viewer.tokens()) < 4
     assert viewer.page.locator("#problem").is_hidden()
     viewer.close()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_equal_steps_of_value_are_equal_steps_of_lightness(browser: Browser, ids_only: Server, theme: str) -> None:
-    viewer = Viewer(browser, ids_only.url, theme=theme).settled()
+def test_equal_steps_of_value_are_equal_steps_of_lightness(browser: Browser, tiny_server: Server, theme: str) -> None:
+    viewer = Viewer(browser, tiny_server.url, theme=theme).settled()
     code = f"import('/viewer/js/colour.js').then(({{palette}}) => [...palette('{theme}').rgb])"
     rgb = np.array(viewer.page.evaluate(code), float).reshape(256, 3) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

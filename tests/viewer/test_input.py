@@ -31,21 +31,23 @@ def choose(viewer: Viewer, kind: str) -> Locator:
 
 
 def test_token_ids_are_those_of_the_text_that_is_shown(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
-    expect(choose(viewer, "Token ids")).to_have_value(ids_of(smollm2_api, TEXT))
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
+    expect(choose(viewer, "Token ids")).to_have_value(ids_of(smollm2_client, TEXT))
     expect(choose(viewer, "Text")).to_have_value(TEXT)
     viewer.type(OTHER)
-    expect(choose(viewer, "Token ids")).to_have_value(ids_of(smollm2_api, OTHER))
+    expect(choose(viewer, "Token ids")).to_have_value(ids_of(smollm2_client, OTHER))
     viewer.page.click("#go")
     expect(viewer.page).to_have_url(re.compile("kind=ids"))
     assert "".join(viewer.settled().tokens()) == OTHER.replace(" ", "·")
     viewer.close()
 
 
-def test_what_is_typed_and_not_shown_yet_outlives_a_switch_of_the_kind(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
+def test_what_is_typed_and_not_shown_yet_outlives_a_switch_of_the_kind(
+    browser: Browser, smollm2_server: Server
+) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     viewer.page.fill("#field", OTHER)
     choose(viewer, "Token ids").fill("12, 13")
     expect(choose(viewer, "Text")).to_have_value(OTHER)
@@ -61,9 +63,9 @@ def test_what_is_typed_and_not_shown_yet_outlives_a_switch_of_the_kind(browser: 
     [{"curve": "cube"}, {"kind": "foo"}, {"size": 0}, {"light": "all"}, {"theme": "red"}, {"tab": "x"}, {"head": -1}],
 )
 def test_a_value_that_a_link_names_wrongly_is_as_at_the_beginning_and_leaves_the_link(
-    browser: Browser, ids_only: Server, wrong: dict[str, str | int]
+    browser: Browser, tiny_server: Server, wrong: dict[str, str | int]
 ) -> None:
-    viewer = Viewer(browser, ids_only.url, ids="5,7,11,13", **wrong).shows_map(0, 0)
+    viewer = Viewer(browser, tiny_server.url, ids="5,7,11,13", **wrong).shows_map(0, 0)
     (name,) = wrong
     assert f"{name}={wrong[name]}" not in viewer.page.url
     assert viewer.page.locator("#problem").is_hidden()
@@ -74,17 +76,17 @@ def test_a_value_that_a_link_names_wrongly_is_as_at_the_beginning_and_leaves_the
 
 
 def test_a_view_shows_its_own_beginning_where_a_link_names_its_values_wrongly(
-    browser: Browser, ids_only: Server
+    browser: Browser, tiny_server: Server
 ) -> None:
     wrong = {"stream.mode": "sums", "stream.colour": "pink"}
-    viewer = Viewer(browser, ids_only.url, tab="stream", **wrong).settled()
+    viewer = Viewer(browser, tiny_server.url, tab="stream", **wrong).settled()
     assert viewer.page.locator(".panel-stream input[value=norms]").is_checked()
     assert "stream." not in viewer.page.url
     viewer.close()
 
 
-def test_a_text_for_a_model_without_a_tokenizer_is_told_so(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url, text="hello there")
+def test_a_text_for_a_model_without_a_tokenizer_is_told_so(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url, text="hello there")
     problem = viewer.page.locator("#problem")
     expect(problem).to_contain_text("This model takes no text")
     expect(problem).to_contain_text("hello there")
@@ -94,8 +96,8 @@ def test_a_text_for_a_model_without_a_tokenizer_is_told_so(browser: Browser, ids
     viewer.close()
 
 
-def test_a_text_that_was_emptied_stays_empty_over_a_reload(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
+def test_a_text_that_was_emptied_stays_empty_over_a_reload(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     viewer.page.fill("#field", "")
     viewer.page.click("#go")
     problem = viewer.page.locator("#problem")
@@ -117,29 +119,34 @@ def test_while_a_key_is_asked_for_the_page_says_that_it_waits_for_it(browser: Br
     viewer.close(refused=1)
 
 
-def test_the_cursor_of_the_map_begins_in_the_row_of_the_picked_token(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url, token=4).settled()
+def test_the_cursor_of_the_map_begins_in_the_row_of_the_picked_token(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url, token=4).settled()
     viewer.page.locator(".map").press("ArrowRight")
     viewer.page.locator('#readout output[data-query="4"][data-key="1"]').wait_for()
     viewer.close()
 
 
-def test_a_layer_without_a_mask_is_not_said_to_have_one(browser: Browser, minilm: Server, smollm2: Server) -> None:
-    for server, formula in ((minilm, "softmax(QK^T / sqrt(d_k))"), (smollm2, "softmax(mask(QK^T / sqrt(d_k)))")):
+def test_a_layer_without_a_mask_is_not_said_to_have_one(
+    browser: Browser, minilm_server: Server, smollm2_server: Server
+) -> None:
+    for server, formula in (
+        (minilm_server, "softmax(QK^T / sqrt(d_k))"),
+        (smollm2_server, "softmax(mask(QK^T / sqrt(d_k)))"),
+    ):
         viewer = Viewer(browser, server.url, text=TEXT, tab="layer").settled()
         expect(viewer.page.locator(".layer-right h2")).to_contain_text(formula)
         viewer.close()
 
 
-def test_bars_tell_tokens_of_one_name_apart(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url, ids="5,7,5", kind="ids", tab="token", token=2).settled()
+def test_bars_tell_tokens_of_one_name_apart(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url, ids="5,7,5", kind="ids", tab="token", token=2).settled()
     labels = viewer.page.locator('[data-side="from"][data-head="0"] [data-pick] text:first-of-type').all_text_contents()
     assert sorted(labels) == ["#7", "0 #5", "2 #5"]
     viewer.close()
 
 
-def test_the_saved_figure_of_all_heads_names_each_head(browser: Browser, ids_only: Server, tmp_path: Path) -> None:
-    viewer = Viewer(browser, ids_only.url).settled()
+def test_the_saved_figure_of_all_heads_names_each_head(browser: Browser, tiny_server: Server, tmp_path: Path) -> None:
+    viewer = Viewer(browser, tiny_server.url).settled()
     expect(viewer.page.locator(".grid-row.drawn")).to_have_count(3, timeout=PATIENCE_MS)
     with viewer.page.expect_download() as download:
         viewer.page.click("#save-svg")
@@ -151,8 +158,8 @@ def test_the_saved_figure_of_all_heads_names_each_head(browser: Browser, ids_onl
     viewer.close()
 
 
-def test_the_stream_can_be_read_in_a_narrow_window(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TWELVE, tab="stream")
+def test_the_stream_can_be_read_in_a_narrow_window(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TWELVE, tab="stream")
     viewer.page.set_viewport_size({"width": NARROW, "height": 844})
     viewer.settled()
     legend = viewer.page.locator(".panel-stream .legend svg")

@@ -59,12 +59,15 @@ def close_to(told: str, value: float, row: np.ndarray[Any, Any]) -> bool:
     return abs(float(told) - value) <= 2e-5 * float(np.abs(finite).max())
 
 
-def test_each_box_opens_the_numbers_of_its_point(browser: Browser, smollm2: Server, smollm2_api: httpx.Client) -> None:
+def test_each_box_opens_the_numbers_of_its_point(
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
+) -> None:
     layer, head = 4, 5
-    viewer = Viewer(browser, smollm2.url, text=TEXT, tab="layer", layer=layer, head=head).settled()
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, tab="layer", layer=layer, head=head).settled()
+    points = tensors(smollm2_client, text=TEXT, outputs=[f"layers.{layer}.{kind}" for kind in KINDS])
     for kind in KINDS:
         opened(viewer, kind, layer)
-        (of_api,) = tensors(smollm2_api, text=TEXT, outputs=[f"layers.{layer}.{kind}"]).values()
+        of_api = points[f"layers.{layer}.{kind}"]
         whole = viewer.page.locator(".layer-right .note").first.inner_text()
         assert " × ".join(map(str, of_api.shape)) in whole
         if kind in PER_HEAD:
@@ -75,18 +78,18 @@ def test_each_box_opens_the_numbers_of_its_point(browser: Browser, smollm2: Serv
     viewer.close()
 
 
-def test_masked_scores_are_told_as_masked_and_not_as_numbers(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, tab="layer", **{"layer.point": "attn_scores"}).settled()
+def test_masked_scores_are_told_as_masked_and_not_as_numbers(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, tab="layer", **{"layer.point": "attn_scores"}).settled()
     assert told_at(viewer, 1, 4, (7, 7)) == "4 masked"
     assert "masked" in viewer.page.locator(".panel-layer .legend").inner_text()
     viewer.close()
 
 
 def test_a_box_for_each_point_of_each_family_in_the_order_of_its_formulas(
-    browser: Browser, ids_only: Server, minilm: Server, side_by_side: Server
+    browser: Browser, tiny_server: Server, minilm_server: Server, side_by_side: Server
 ) -> None:
     downwards = {
-        ids_only: [
+        tiny_server: [
             "resid_pre",
             "ln1",
             "q",
@@ -98,7 +101,7 @@ def test_a_box_for_each_point_of_each_family_in_the_order_of_its_formulas(
             "ln2",
             "mlp_out",
         ],
-        minilm: ["resid_pre", "q", "attn_out", "resid_mid", "ln1", "mlp_out", "ln2"],
+        minilm_server: ["resid_pre", "q", "attn_out", "resid_mid", "ln1", "mlp_out", "ln2"],
         side_by_side: ["resid_pre", "ln1", "q", "attn_out", "ln2", "mlp_out"],
     }
     for server, order in downwards.items():
@@ -119,9 +122,11 @@ def test_a_box_for_each_point_of_each_family_in_the_order_of_its_formulas(
         viewer.close()
 
 
-def test_the_diagram_and_the_numbers_are_reached_by_the_keyboard_alone(browser: Browser, ids_only: Server) -> None:
+def test_the_diagram_and_the_numbers_are_reached_by_the_keyboard_alone(browser: Browser, tiny_server: Server) -> None:
     ids = ",".join(str(i % 101) for i in range(45))
-    viewer = Viewer(browser, ids_only.url, ids=ids, kind="ids", tab="layer", **{"layer.point": "resid_mid"}).settled()
+    viewer = Viewer(
+        browser, tiny_server.url, ids=ids, kind="ids", tab="layer", **{"layer.point": "resid_mid"}
+    ).settled()
     viewer.page.locator('.layer-diagram [data-kind="resid_mid"]').focus()
     viewer.page.keyboard.press("ArrowDown")
     sheet = viewer.page.locator(".panel-layer .sheet svg")
@@ -133,7 +138,7 @@ def test_the_diagram_and_the_numbers_are_reached_by_the_keyboard_alone(browser: 
     viewer.page.keyboard.press("Tab")
     for name in ("ArrowDown", "ArrowRight", "ArrowRight"):
         viewer.page.locator(".panel-layer .sheet").press(name)
-    with ids_only.client() as client:
+    with tiny_server.client() as client:
         (of_api,) = tensors(client, tokens=[i % 101 for i in range(45)], outputs=["layers.1.ln2"]).values()
     told = viewer.page.locator('#layer-readout output[data-row="1"][data-column="2"]').text_content()
     assert close_to(told or "", of_api[1, 2], of_api[1])
@@ -145,15 +150,15 @@ def test_the_diagram_and_the_numbers_are_reached_by_the_keyboard_alone(browser: 
     viewer.close()
 
 
-def test_of_a_long_input_it_asks_for_the_rows_that_it_shows(browser: Browser, ids_only: Server) -> None:
+def test_of_a_long_input_it_asks_for_the_rows_that_it_shows(browser: Browser, tiny_server: Server) -> None:
     ids = [i % 101 for i in range(61)]
-    viewer = Viewer(browser, ids_only.url, ids=",".join(map(str, ids)), kind="ids", tab="layer", token=50).settled()
+    viewer = Viewer(browser, tiny_server.url, ids=",".join(map(str, ids)), kind="ids", tab="layer", token=50).settled()
     expect(viewer.page.locator(".panel-layer .controls", has_text="rows 29 to 60 of 61")).to_be_visible()
     opened(viewer, "resid_post", 0)
     asked = [output for call in viewer.calls() for output in call["outputs"] if output["name"].startswith("layers")]
     assert asked
     assert all(output["rows"]["stop"] - output["rows"]["start"] == ROWS for output in asked)
-    with ids_only.client() as client:
+    with tiny_server.client() as client:
         (of_api,) = tensors(client, tokens=ids, outputs=["layers.0.resid_post"]).values()
     sheet = viewer.page.locator(".panel-layer .sheet")
     sheet.press("ArrowRight")
@@ -162,10 +167,10 @@ def test_of_a_long_input_it_asks_for_the_rows_that_it_shows(browser: Browser, id
     viewer.close()
 
 
-def test_the_link_holds_the_point_and_the_rows(browser: Browser, ids_only: Server) -> None:
+def test_the_link_holds_the_point_and_the_rows(browser: Browser, tiny_server: Server) -> None:
     ids = ",".join(str(i) for i in range(60))
     link: dict[str, Any] = {"ids": ids, "kind": "ids", "tab": "layer", "layer": 2, "layer.point": "z", "layer.from": 20}
-    viewer = Viewer(browser, ids_only.url, head=1, **link).settled()
+    viewer = Viewer(browser, tiny_server.url, head=1, **link).settled()
     expect(viewer.page.locator(".panel-layer .sheet svg")).to_have_attribute("aria-label", "layers.2.z")
     expect(viewer.page.locator(".panel-layer .controls", has_text="rows 20 to 51 of 60")).to_be_visible()
     assert viewer.page.locator('.layer-diagram [aria-pressed="true"]').get_attribute("data-kind") == "z"

@@ -20,14 +20,14 @@ HOSTILE = "<img src=x onerror=window.hit=1><script>window.hit=2</script> <b>&amp
 
 
 def test_a_picked_token_shows_where_each_head_looks_and_who_looks_at_it(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, layer=4).settled()
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, layer=4).settled()
     viewer.page.click("#tab-token")
     viewer.page.click('.chip[data-at="3"]')
     expect(viewer.page.locator(".panel-token .readout")).to_contain_text("token 3")
     viewer.settled()
-    of_api = maps(smollm2_api, 4, text=TEXT)
+    of_api = maps(smollm2_client, 4, text=TEXT)
     for side, values in (("from", of_api[:, 3, :]), ("to", of_api[:, :, 3])):
         for head in range(9):
             bars = viewer.page.locator(f'[data-side="{side}"][data-head="{head}"] [data-pick]')
@@ -42,8 +42,8 @@ def test_a_picked_token_shows_where_each_head_looks_and_who_looks_at_it(
     viewer.close()
 
 
-def test_a_link_reopened_shows_the_same_view(browser: Browser, smollm2: Server) -> None:
-    first = Viewer(browser, smollm2.url).settled().type(TEXT)
+def test_a_link_reopened_shows_the_same_view(browser: Browser, smollm2_server: Server) -> None:
+    first = Viewer(browser, smollm2_server.url).settled().type(TEXT)
     first.page.select_option('select[aria-label="Layer"] >> visible=true', "3")
     first.shows_map(3, 0)
     first.page.click('.thumb[data-layer="2"][data-head="5"]')
@@ -71,18 +71,18 @@ def test_a_link_reopened_shows_the_same_view(browser: Browser, smollm2: Server) 
 
 
 def test_a_link_beyond_the_model_and_the_text_shows_the_nearest_that_there_is(
-    browser: Browser, ids_only: Server
+    browser: Browser, tiny_server: Server
 ) -> None:
     viewer = Viewer(
-        browser, ids_only.url, ids="5,7,11", kind="text", layer=99, head=99, token=99, row=99, tab="no such"
+        browser, tiny_server.url, ids="5,7,11", kind="text", layer=99, head=99, token=99, row=99, tab="no such"
     )
     viewer.shows_map(2, 1)
     assert viewer.page.locator('.chip[aria-selected="true"]').get_attribute("data-at") == "2"
     viewer.close()
 
 
-def test_the_view_can_be_saved_as_svg_and_png(browser: Browser, smollm2: Server, tmp_path: Path) -> None:
-    viewer = Viewer(browser, smollm2.url, text=f"{TEXT} {HOSTILE}", head=3).settled()
+def test_the_view_can_be_saved_as_svg_and_png(browser: Browser, smollm2_server: Server, tmp_path: Path) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=f"{TEXT} {HOSTILE}", head=3).settled()
     viewer.page.wait_for_selector(".grid-row.drawn")
     for tab in ("heads", "token"):
         viewer.page.click(f"#tab-{tab}")
@@ -114,13 +114,13 @@ def test_the_view_can_be_saved_as_svg_and_png(browser: Browser, smollm2: Server,
 
 
 def test_a_refusal_is_shown_as_the_service_words_it(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     viewer.page.get_by_text("Token ids").click()
     viewer.page.fill("#field", "12, 99999999")
     viewer.page.click("#go")
-    refused = smollm2_api.post("/forward", json={"tokens": [12, 99999999]}).json()
+    refused = smollm2_client.post("/forward", json={"tokens": [12, 99999999]}).json()
     problem = viewer.page.locator("#problem")
     expect(problem).to_contain_text(refused["detail"])
     expect(problem).to_contain_text(refused["code"])
@@ -134,12 +134,12 @@ def test_a_refusal_is_shown_as_the_service_words_it(
     viewer.close(refused=1)
 
 
-def test_a_model_without_a_tokenizer_takes_ids(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url).settled()
+def test_a_model_without_a_tokenizer_takes_ids(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url).settled()
     assert viewer.page.locator('input[name="kind"][value="text"]').is_disabled()
     viewer.type("[3, 5, 8]")
     assert viewer.tokens() == ["#3", "#5", "#8"]
-    with ids_only.client() as client:
+    with tiny_server.client() as client:
         assert same(viewer.point_at(2, 1), maps(client, 0, tokens=[3, 5, 8])[0, 2, 1])
     viewer.close()
 
@@ -167,9 +167,9 @@ def test_a_key_is_asked_for_and_kept_nowhere(browser: Browser, keyed: Server) ->
 
 
 def test_while_the_model_loads_the_page_says_so_and_shows_it_afterwards(
-    browser: Browser, ids_only_directory: Path, tmp_path: Path
+    browser: Browser, tiny_directory: Path, tmp_path: Path
 ) -> None:
-    with planted(ids_only_directory, SLOW_LOADER, tmp_path, until="listening") as it:
+    with planted(tiny_directory, SLOW_LOADER, tmp_path, until="listening") as it:
         it.wait_for("load")
         viewer = Viewer(browser, it.server.url)
         status = viewer.page.locator("#status")
@@ -182,8 +182,8 @@ def test_while_the_model_loads_the_page_says_so_and_shows_it_afterwards(
         viewer.close(refused=refused)
 
 
-def test_a_token_that_looks_like_markup_stays_text(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=HOSTILE).settled()
+def test_a_token_that_looks_like_markup_stays_text(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=HOSTILE).settled()
     assert "".join(viewer.tokens()).replace("·", " ") == HOSTILE
     viewer.point_at(3, 1)
     viewer.page.click("#tab-token")
@@ -193,8 +193,8 @@ def test_a_token_that_looks_like_markup_stays_text(browser: Browser, smollm2: Se
     viewer.close()
 
 
-def test_the_page_works_below_a_prefix_of_the_path(browser: Browser, ids_only: Server) -> None:
-    with below_prefix(ids_only.url, "/some/where") as url:
+def test_the_page_works_below_a_prefix_of_the_path(browser: Browser, tiny_server: Server) -> None:
+    with below_prefix(tiny_server.url, "/some/where") as url:
         viewer = Viewer(browser, url, path="/some/where/").settled()
         assert len(viewer.tokens()) == 12
         viewer.page.get_by_role("link", name="API").click()
@@ -203,8 +203,8 @@ def test_the_page_works_below_a_prefix_of_the_path(browser: Browser, ids_only: S
         viewer.context.close()
 
 
-def test_all_can_be_reached_and_named_without_a_pointer(browser: Browser, smollm2: Server) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT).settled()
+def test_all_can_be_reached_and_named_without_a_pointer(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     nameless = viewer.page.locator("button, select, input, textarea, [tabindex]").evaluate_all(
         "nodes => nodes.filter(node => !(node.ariaLabel || node.innerText?.trim() || node.closest('label') || "
         "document.querySelector(`label[for='${node.id}']`) || node.getAttribute('aria-labelledby')))"

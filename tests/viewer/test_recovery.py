@@ -1,13 +1,14 @@
 """The page after what went wrong: a view left too early, a service that was away, another model, a key that is none."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from model.checkpoint.initialise import initialise
 from tests.server import Server, serving
-from tests.viewer.browser import Viewer
+from tests.viewer.browser import Viewer, hold
 from tests.viewer.conftest import KEY
 
 BUSY = {
@@ -25,15 +26,37 @@ def close_after_outage(viewer: Viewer) -> None:
     viewer.close()
 
 
-def hold(route: Route) -> None:
-    """Give a call no answer."""
+def behind(viewer: Viewer, server: Server | None) -> None:
+    """From now on another server answers at the address of the page, or none does."""
+
+    def pass_on(route: Route) -> None:
+        if server is None:
+            route.abort("connectionrefused")
+        else:
+            route.fulfill(response=route.fetch(url=server.url + urlsplit(route.request.url).path))
+
+    viewer.page.unroute_all()
+    viewer.page.route("**/*", pass_on)
+
+
+@pytest.fixture
+def other_server(request: pytest.FixtureRequest, mgm_server: Server) -> Iterator[Server]:
+    """Another model under its own name, or under that of the tiny one."""
+    if request.param == "mgm":
+        yield mgm_server
+        return
+    directory = request.getfixturevalue("tmp_path")
+    sizes = {"n_layers": 2, "d_model": 16, "n_heads": 4, "d_k": 4, "d_v": 4, "d_ff": 20}
+    initialise(directory / "tiny", seed=5, vocab_size=101, max_positions=61, **sizes)
+    with serving(directory / "tiny", "--threads", "1") as server:
+        yield server
 
 
 @pytest.mark.parametrize("tab", ["stream", "token", "layer"])
 def test_a_view_that_is_left_before_its_answer_came_asks_again_when_it_is_shown(
-    browser: Browser, ids_only: Server, tab: str
+    browser: Browser, tiny_server: Server, tab: str
 ) -> None:
-    viewer = Viewer(browser, ids_only.url, kind="ids", ids="5,7,11").settled()
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11").settled()
     viewer.page.route("**/forward", hold)
     with viewer.page.expect_request("**/forward"):
         viewer.page.click(f"#tab-{tab}")
@@ -46,26 +69,25 @@ def test_a_view_that_is_left_before_its_answer_came_asks_again_when_it_is_shown(
 
 
 def test_views_that_failed_while_the_service_was_away_try_again_and_the_message_goes(
-    browser: Browser, ids_only_directory: Path
+    browser: Browser, tiny_server: Server
 ) -> None:
-    with serving(ids_only_directory, "--threads", "1") as server:
-        port = server.port
-        viewer = Viewer(browser, server.url, kind="ids", ids="5,7,11").settled()
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11").settled()
+    behind(viewer, None)
     problem = viewer.page.locator("#problem")
     viewer.page.click("#tab-stream")
     expect(problem).to_contain_text("cannot be reached")
     viewer.page.click("#tab-token")
     expect(viewer.page.locator("body")).to_have_attribute("data-busy", "0")
-    with serving(ids_only_directory, "--threads", "1", "--port", str(port)):
-        for tab in ("stream", "token"):
-            viewer.page.click(f"#tab-{tab}")
-            viewer.settled()
-            assert problem.is_hidden()
-        close_after_outage(viewer)
+    behind(viewer, tiny_server)
+    for tab in ("stream", "token"):
+        viewer.page.click(f"#tab-{tab}")
+        viewer.settled()
+        assert problem.is_hidden()
+    close_after_outage(viewer)
 
 
-def test_a_wait_that_is_given_up_is_not_told_any_longer(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url, kind="ids", ids="5,7,11").settled()
+def test_a_wait_that_is_given_up_is_not_told_any_longer(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11").settled()
     viewer.page.route("**/forward", lambda route: route.fulfill(**BUSY))
     viewer.page.click("#tab-stream")
     status = viewer.page.locator("#status")
@@ -89,42 +111,45 @@ def test_a_key_that_no_header_can_hold_is_named_and_another_can_be_given(browser
     viewer.close(refused=1)
 
 
-def test_show_asks_for_the_model_again_when_the_first_time_failed(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url + "/docs", path="")
+def test_show_asks_for_the_model_again_when_the_first_time_failed(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url + "/docs", path="")
     viewer.page.route("**/model", lambda route: route.abort())
-    viewer.page.goto(f"{ids_only.url}/#kind=ids&ids=5,7,11")
+    viewer.page.goto(f"{tiny_server.url}/#kind=ids&ids=5,7,11")
     expect(viewer.page.locator("#problem")).to_contain_text("cannot be reached")
     viewer.page.unroute_all()
     viewer.page.click("#go")
     viewer.settled()
     assert viewer.tokens() == ["#5", "#7", "#11"]
     assert viewer.page.locator("#problem").is_hidden()
-    viewer.url = ids_only.url
+    viewer.url = tiny_server.url
     close_after_outage(viewer)
 
 
-@pytest.mark.parametrize("name", ["tiny", "other"])
+@pytest.mark.parametrize("other_server", ["tiny", "mgm"], indirect=True)
 def test_another_model_behind_an_open_page_is_told_and_drawn_anew(
-    browser: Browser, ids_only_directory: Path, tmp_path: Path, name: str
+    browser: Browser, tiny_server: Server, other_server: Server
 ) -> None:
     """Under its own name, and under that of the one before."""
-    sizes = {"n_layers": 2, "d_model": 16, "n_heads": 4, "d_k": 4, "d_v": 4, "d_ff": 20}
-    initialise(tmp_path / name, seed=5, vocab_size=101, max_positions=61, **sizes)
-    with serving(ids_only_directory, "--threads", "1") as server:
-        port = server.port
-        viewer = Viewer(browser, server.url, kind="ids", ids="5,7,11", layer=2).settled()
+    with other_server.client() as client:
+        about = client.get("/model").json()
+    name, layers, heads = about["name"], about["layers"], about["heads"]
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11", layer=2).settled()
+    # nothing is under way that would find the other model before the click does
+    expect(viewer.page.locator(".grid-row.drawn")).to_have_count(3)
     viewer.page.fill("#field", "3, 4")
+    problem = viewer.page.locator("#problem")
     if name == "tiny":  # only its weights tell it from the one before: they are compared once the service was away
+        behind(viewer, None)
         viewer.page.click("#go")
-        expect(viewer.page.locator("#problem")).to_contain_text("cannot be reached")
-    with serving(tmp_path / name, "--threads", "1", "--port", str(port)):
-        viewer.page.click("#go")
-        expect(viewer.page.locator("#problem")).to_contain_text(f"the service has {name} now")
-        viewer.shows_map(1, 0)
-        assert viewer.tokens() == ["#3", "#4"]
-        expect(viewer.page.locator("#facts")).to_contain_text(f"{name}: 2 layers, 4 heads")
-        assert viewer.page.locator('.thumb[data-layer="0"]').count() == 4
-        if name == "tiny":
-            close_after_outage(viewer)
-        else:
-            viewer.close()
+        expect(problem).to_contain_text("cannot be reached")
+    behind(viewer, other_server)
+    viewer.page.click("#go")
+    expect(problem).to_contain_text(f"the service has {name} now")
+    viewer.shows_map(min(2, layers - 1), 0)
+    assert viewer.tokens() == ["#3", "#4"]
+    expect(viewer.page.locator("#facts")).to_contain_text(f"{name}: {layers} layers, {heads} heads")
+    assert viewer.page.locator('.thumb[data-layer="0"]').count() == heads
+    if name == "tiny":
+        close_after_outage(viewer)
+    else:
+        viewer.close()

@@ -21,8 +21,8 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".s
 
 
 @pytest.fixture
-def client(ids_only: Server) -> Iterator[httpx.Client]:
-    with ids_only.client() as found:
+def client(tiny_server: Server) -> Iterator[httpx.Client]:
+    with tiny_server.client() as found:
         yield found
 
 

@@ -44,10 +44,10 @@ def told(viewer: Viewer) -> list[tuple[int, float]]:
 
 
 def test_the_norms_are_those_of_the_states_that_the_api_returns(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, tab="stream").settled()
-    states = states_of(smollm2_api, 30, text=TEXT)
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, tab="stream").settled()
+    states = states_of(smollm2_client, 30, text=TEXT)
     for line in (0, 1, 12, 30):
         for token in (0, 4):
             point(viewer, line, token)
@@ -59,13 +59,13 @@ def test_the_norms_are_those_of_the_states_that_the_api_returns(
 
 
 def test_each_layers_prediction_is_its_states_logits_and_the_last_ones_are_the_models(
-    browser: Browser, smollm2: Server, smollm2_api: httpx.Client
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
 ) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, tab="stream", **PREDICTIONS).settled()
-    states = states_of(smollm2_api, 30, text=TEXT)
-    (of_model,) = tensors(smollm2_api, text=TEXT, outputs=["logits"]).values()
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, tab="stream", **PREDICTIONS).settled()
+    states = states_of(smollm2_client, 30, text=TEXT)
+    (of_model,) = tensors(smollm2_client, text=TEXT, outputs=["logits"]).values()
     for line, token in ((0, 2), (10, 4), (25, 4), (30, 1), (30, 4)):
-        logits = of_model[token] if line == 30 else lens(smollm2_api, 30, states[line])[token]
+        logits = of_model[token] if line == 30 else lens(smollm2_client, 30, states[line])[token]
         point(viewer, line, token)
         shown = told(viewer)
         assert [i for i, _ in shown] == np.argsort(-logits, kind="stable")[:5].tolist()
@@ -76,12 +76,14 @@ def test_each_layers_prediction_is_its_states_logits_and_the_last_ones_are_the_m
     viewer.close()
 
 
-def test_the_picked_cell_has_exact_probabilities(browser: Browser, smollm2: Server, smollm2_api: httpx.Client) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, tab="stream", **PREDICTIONS).settled()
+def test_the_picked_cell_has_exact_probabilities(
+    browser: Browser, smollm2_server: Server, smollm2_client: httpx.Client
+) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, tab="stream", **PREDICTIONS).settled()
     viewer.page.locator('.panel-stream .sheet rect[data-line="25"][data-token="4"]').click()
     expect(viewer.page.locator(".stream-side h2")).to_contain_text("After layer 24", timeout=PATIENCE_MS)
     viewer.settled()
-    logits = lens(smollm2_api, 30, states_of(smollm2_api, 30, text=TEXT)[25])[4].astype(np.float64)
+    logits = lens(smollm2_client, 30, states_of(smollm2_client, 30, text=TEXT)[25])[4].astype(np.float64)
     shares = np.exp(logits - logits.max())
     shares /= shares.sum()
     rows = viewer.page.locator(".lens tbody tr").all()
@@ -93,16 +95,16 @@ def test_the_picked_cell_has_exact_probabilities(browser: Browser, smollm2: Serv
     viewer.close()
 
 
-def test_the_tokens_beyond_the_table_are_a_page_further(browser: Browser, ids_only: Server) -> None:
+def test_the_tokens_beyond_the_table_are_a_page_further(browser: Browser, tiny_server: Server) -> None:
     ids = [i % 101 for i in range(60)]
     link = {"ids": ",".join(map(str, ids)), "kind": "ids", "tab": "stream"}
-    viewer = Viewer(browser, ids_only.url, **link, **PREDICTIONS).settled()
+    viewer = Viewer(browser, tiny_server.url, **link, **PREDICTIONS).settled()
     table = viewer.page.locator(".panel-stream .sheet")
     table.press("PageDown")
     expect(viewer.page.locator(".panel-stream .controls", has_text="tokens 12 to 23 of 60")).to_be_visible()
     viewer.settled()
     point(viewer, 3, 20)
-    with ids_only.client() as client:
+    with tiny_server.client() as client:
         (of_model,) = tensors(client, tokens=ids, outputs=["logits"]).values()
     assert [i for i, _ in told(viewer)] == np.argsort(-of_model[20], kind="stable")[:5].tolist()
     first = viewer.page.locator('.panel-stream .sheet rect[data-line="3"][data-token="20"] + text').text_content()
@@ -114,20 +116,20 @@ def test_the_tokens_beyond_the_table_are_a_page_further(browser: Browser, ids_on
     viewer.close()
 
 
-def test_a_model_without_an_unembedding_has_norms_alone(browser: Browser, minilm: Server) -> None:
-    viewer = Viewer(browser, minilm.url, text=TEXT, tab="stream", **PREDICTIONS).settled()
+def test_a_model_without_an_unembedding_has_norms_alone(browser: Browser, minilm_server: Server) -> None:
+    viewer = Viewer(browser, minilm_server.url, text=TEXT, tab="stream", **PREDICTIONS).settled()
     assert viewer.page.get_by_text("Predictions", exact=True).count() == 0
     assert "no unembedding" in viewer.page.locator(".panel-stream .note").first.inner_text()
     point(viewer, 6, 2)
-    with minilm.client() as client:
+    with minilm_server.client() as client:
         state = states_of(client, 6, text=TEXT)[6][2]
     shown = float(viewer.page.locator("#stream-readout output").text_content() or "nan")
     assert abs(shown - np.linalg.norm(state)) < 1e-3
     viewer.close()
 
 
-def test_the_table_is_reached_by_the_keyboard_alone(browser: Browser, ids_only: Server) -> None:
-    viewer = Viewer(browser, ids_only.url, tab="stream").settled()
+def test_the_table_is_reached_by_the_keyboard_alone(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url, tab="stream").settled()
     table = viewer.page.locator(".panel-stream .sheet")
     for name in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
         table.press(name)
@@ -136,8 +138,8 @@ def test_the_table_is_reached_by_the_keyboard_alone(browser: Browser, ids_only: 
     viewer.close()
 
 
-def test_both_views_can_be_saved_as_svg_and_png(browser: Browser, smollm2: Server, tmp_path: Path) -> None:
-    viewer = Viewer(browser, smollm2.url, text=TEXT, layer=2).settled()
+def test_both_views_can_be_saved_as_svg_and_png(browser: Browser, smollm2_server: Server, tmp_path: Path) -> None:
+    viewer = Viewer(browser, smollm2_server.url, text=TEXT, layer=2).settled()
     for tab, mode in (("layer", "norms"), ("stream", "norms"), ("stream", "predictions")):
         viewer.page.click(f"#tab-{tab}")
         if mode == "predictions":

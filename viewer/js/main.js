@@ -28,11 +28,13 @@ const service = createService({
     app.model = app.run = null;
     tabs.forget();
     tabs.show();
-    open(new Told("Another model", `the service has ${name} now; all of this page is drawn anew with it`));
+    news = new Told("Another model", `the service has ${name} now; all of this page is drawn anew with it`);
+    open();
   },
 });
 const strip = createStrip(byId("strip"), { theme, onPick: (token) => state.set({ token }) });
 const runs = latest();
+let news = null; // to be told as soon as the model is known, whoever asked for it last
 let drafts = {}; // what was typed for a kind of input, and not shown yet, while the field holds the other kind
 
 /** What every view gets; README.md of the views tells of each name. */
@@ -194,7 +196,7 @@ function facts({ name, layers, heads, kv_heads, d_model, causal }) {
 }
 
 /** Ask which model there is, and begin with it; where that fails, the next input asks again. */
-function open(news = null) {
+function open() {
   const signal = runs.next();
   messages.clear();
   document.body.classList.add("stale");
@@ -214,6 +216,7 @@ function open(news = null) {
     tabs.show();
     if (currentInput() === before) start(); // another input has started by itself
     if (news) messages.show(news);
+    news = null;
   });
 }
 
