@@ -1,6 +1,6 @@
-"""The viewer in a real browser: when its first map is there, and what it receives, by the length of the text.
+"""The viewer in a real browser: when its maps and other tabs are there, and what it receives, by length of the text.
 
-Run by `make bench-viewer`; docs/viewer.md has the table.
+Run by `make bench-viewer`; docs/viewer.md has the tables.
 """
 
 from typing import Any
@@ -60,8 +60,30 @@ def measure(page: Page, url: str, n: int, layer: int) -> dict[str, Any]:
     return found
 
 
+def tab(page: Page, mark_name: str, click: str) -> tuple[float, int]:
+    """Click what opens a tab, or something in it: milliseconds until it is drawn, and the bytes received for it."""
+    marks = f"performance.getEntriesByName('headwater:{mark_name}').length"
+    before, (_, bytes_before), began = page.evaluate(marks), received(page), page.evaluate("performance.now()")
+    page.click(click)
+    while page.evaluate(marks) == before:
+        page.wait_for_timeout(20)
+    idle(page)
+    return mark(page, mark_name) - began, received(page)[1] - bytes_before
+
+
+def measure_tabs(page: Page) -> list[tuple[float, int]]:
+    """The other tabs of what is shown: Token, Layer, Stream with norms, and with predictions."""
+    return [
+        tab(page, "token", "#tab-token"),
+        tab(page, "layer", "#tab-layer"),
+        tab(page, "stream", "#tab-stream"),
+        tab(page, "stream", ".panel-stream label:has-text('Predictions')"),
+    ]
+
+
 def main() -> None:
-    """Print the table."""
+    """Print both tables."""
+    tabs: list[str] = []
     print("| N | layer | first map, ms | small maps in sight, ms | kB so far | another head, ms | ", end="")
     print("kB after all layers | all maps in float32, MB |\n|---|---|---|---|---|---|---|---|")
     with serving("smollm2-135m-instruct") as server, sync_playwright() as playwright:
@@ -74,8 +96,12 @@ def main() -> None:
                 whole = 4 * LAYERS * HEADS * n * n / 1e6
                 print(f"| {n:,} | {layer} | {one['map']:,.0f} | {one['grid']:,.0f} | {one['bytes'] / 1e3:,.0f} | "
                       f"{one['head']:,.0f} | {one['all'] / 1e3:,.0f} | {whole:,.1f} |", flush=True)  # fmt: skip
+                times = " | ".join(f"{ms:,.0f} ms, {size / 1e3:,.0f} kB" for ms, size in measure_tabs(page))
+                tabs.append(f"| {n:,} | {layer} | {times} |")
                 page.close()
         browser.close()
+    print("\n| N | layer | Token | Layer | Stream: norms | Stream: predictions |\n|---|---|---|---|---|---|")
+    print("\n".join(tabs))
 
 
 if __name__ == "__main__":

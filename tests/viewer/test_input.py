@@ -90,9 +90,18 @@ def test_a_text_for_a_model_without_a_tokenizer_is_told_so(browser: Browser, tin
     problem = viewer.page.locator("#problem")
     expect(problem).to_contain_text("This model takes no text")
     expect(problem).to_contain_text("hello there")
+    viewer.page.reload()
+    expect(problem).to_contain_text("hello there")
     viewer.type("7")
     assert problem.is_hidden()
     expect(viewer.page.locator("#status")).to_contain_text(re.compile(r"^1 token;"))
+    viewer.close()
+
+
+def test_a_link_with_ids_alone_shows_them(browser: Browser, smollm2_server: Server) -> None:
+    viewer = Viewer(browser, smollm2_server.url, ids="504 2971").settled()
+    assert viewer.page.input_value("#field") == "504 2971"
+    assert len(viewer.tokens()) == 2
     viewer.close()
 
 
@@ -178,4 +187,10 @@ def test_the_stream_can_be_read_in_a_narrow_window(browser: Browser, smollm2_ser
         narrowest = viewer.page.locator(".panel-stream .sheet rect[data-token]").first.bounding_box()
         assert narrowest is not None
         assert narrowest["width"] >= 24, "a cell is not made too small to read"
+    table = viewer.page.get_by_role("application", name="Layers and tokens")
+    table.focus()
+    for _ in range(3):
+        viewer.page.keyboard.press("Shift+ArrowRight")
+        viewer.page.keyboard.press("Shift+ArrowDown")
+    expect(table.locator("[data-marks] rect")).to_be_in_viewport(ratio=0.9)
     viewer.close()

@@ -1,6 +1,6 @@
 """The page after what went wrong: a view left too early, a service that was away, another model, a key that is none."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
 import pytest
@@ -39,16 +39,13 @@ def behind(viewer: Viewer, server: Server | None) -> None:
     viewer.page.route("**/*", pass_on)
 
 
-@pytest.fixture
-def other_server(request: pytest.FixtureRequest, mgm_server: Server) -> Iterator[Server]:
-    """Another model under its own name, or under that of the tiny one."""
-    if request.param == "mgm":
-        yield mgm_server
-        return
-    directory = request.getfixturevalue("tmp_path")
+@pytest.fixture(scope="module")
+def same_name(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Another model under the name of the tiny one."""
+    directory = tmp_path_factory.mktemp("other") / "tiny"
     sizes = {"n_layers": 2, "d_model": 16, "n_heads": 4, "d_k": 4, "d_v": 4, "d_ff": 20}
-    initialise(directory / "tiny", seed=5, vocab_size=101, max_positions=61, **sizes)
-    with serving(directory / "tiny", "--threads", "1") as server:
+    initialise(directory, seed=5, vocab_size=101, max_positions=61, **sizes)
+    with serving(directory, "--threads", "1") as server:
         yield server
 
 
@@ -125,31 +122,49 @@ def test_show_asks_for_the_model_again_when_the_first_time_failed(browser: Brows
     close_after_outage(viewer)
 
 
-@pytest.mark.parametrize("other_server", ["tiny", "mgm"], indirect=True)
+def was_away(viewer: Viewer) -> None:
+    """A call of the page finds no service."""
+    behind(viewer, None)
+    viewer.page.click("#go")
+    expect(viewer.page.locator("#problem")).to_contain_text("cannot be reached")
+    viewer.console.clear()  # it tells of the call
+
+
+def was_in_the_background(viewer: Viewer) -> None:
+    """The page is looked at again."""
+    viewer.page.evaluate("document.dispatchEvent(new Event('visibilitychange', {bubbles: true}))")
+
+
+def nothing(viewer: Viewer) -> None:
+    """Another name is noticed with the first answer."""
+
+
+@pytest.mark.parametrize(
+    ("fixture", "before"),
+    [("same_name", was_away), ("same_name", was_in_the_background), ("mgm_server", nothing)],
+)
 def test_another_model_behind_an_open_page_is_told_and_drawn_anew(
-    browser: Browser, tiny_server: Server, other_server: Server
+    browser: Browser,
+    tiny_server: Server,
+    request: pytest.FixtureRequest,
+    fixture: str,
+    before: Callable[[Viewer], None],
 ) -> None:
-    """Under its own name, and under that of the one before."""
-    with other_server.client() as client:
+    """Under its own name, and under that of the one before: only its weights tell it from that."""
+    other: Server = request.getfixturevalue(fixture)
+    with other.client() as client:
         about = client.get("/model").json()
     name, layers, heads = about["name"], about["layers"], about["heads"]
     viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11", layer=2).settled()
     # nothing is under way that would find the other model before the click does
     expect(viewer.page.locator(".grid-row.drawn")).to_have_count(3)
     viewer.page.fill("#field", "3, 4")
-    problem = viewer.page.locator("#problem")
-    if name == "tiny":  # only its weights tell it from the one before: they are compared once the service was away
-        behind(viewer, None)
-        viewer.page.click("#go")
-        expect(problem).to_contain_text("cannot be reached")
-    behind(viewer, other_server)
+    before(viewer)
+    behind(viewer, other)
     viewer.page.click("#go")
-    expect(problem).to_contain_text(f"the service has {name} now")
+    expect(viewer.page.locator("#problem")).to_contain_text(f"the service has {name} now")
     viewer.shows_map(min(2, layers - 1), 0)
     assert viewer.tokens() == ["#3", "#4"]
     expect(viewer.page.locator("#facts")).to_contain_text(f"{name}: {layers} layers, {heads} heads")
     assert viewer.page.locator('.thumb[data-layer="0"]').count() == heads
-    if name == "tiny":
-        close_after_outage(viewer)
-    else:
-        viewer.close()
+    viewer.close()

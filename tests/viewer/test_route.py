@@ -39,6 +39,11 @@ def test_the_page_stands_at_the_root(client: httpx.Client) -> None:
     assert client.post("/").status_code == 405
 
 
+def test_a_browser_is_told_of_every_module_at_once() -> None:
+    named = re.findall(r'<link rel="modulepreload" href="viewer/([^"]+)">', source("index.html"))
+    assert sorted([*named, "js/main.js"]) == [name for name in FILES if name.endswith(".js")]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_every_file_is_served_as_what_it_is_with_the_policy(client: httpx.Client, name: str) -> None:
     response = client.get(f"/viewer/{name}")

@@ -172,6 +172,7 @@ function listen() {
     state.fromHash(location.hash);
     writeLink(); // what it names wrongly leaves it
   });
+  addEventListener("visibilitychange", () => document.hidden || service.suspect()); // who knows how long this was in the background
   byId("copy").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(location.href);

@@ -23,7 +23,7 @@ export class Refusal extends Told {
  */
 export function createService({ onWait, askKey, onAnswer, onOtherModel }) {
   let key = null; // in memory alone
-  let known = null, doubt = false, waits = 0; // doubt: it was away, and may be back with other weights
+  let known = null, doubt = false, waits = 0; // doubt: it may have other weights now
   const cache = boundedCache(CACHE_BYTES), lane = createLane(ROWS_AT_ONCE);
   const traffic = { calls: 0, bytes: 0, usage: null };
 
@@ -121,6 +121,10 @@ export function createService({ onWait, askKey, onAnswer, onOtherModel }) {
     },
     forward,
     send,
+    /** The model may be another now, under the same name too: the next call asks for it first. */
+    suspect() {
+      doubt = true;
+    },
     /** The tensors of these outputs for a run's tokens, by name. */
     async outputs(run, outputs, { signal } = {}) {
       return (await forward({ tokens: run.ids, outputs }, { signal: signal ?? run.signal })).tensors;

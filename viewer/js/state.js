@@ -61,9 +61,10 @@ export function createState(defaults, choices = {}) {
     toHash() {
       const query = new URLSearchParams();
       const unused = values.kind === "ids" ? "text" : "ids";
+      const needless = values[values.kind] ? unused : null; // a text that a model without a tokenizer cannot take stays
       for (const [name, value] of Object.entries(values)) {
         // an input that was emptied is written too: no input at all means the example
-        if ((value !== defaults[name] || name === values.kind) && name !== unused) query.set(name, String(value));
+        if ((value !== defaults[name] || name === values.kind) && name !== needless) query.set(name, String(value));
       }
       return query.toString();
     },
@@ -78,6 +79,7 @@ export function createState(defaults, choices = {}) {
         const value = typeof initial === "number" ? Number(given) : given;
         if (choices[name]?.includes(value) ?? true) next[name] = value;
       }
+      if (!query.has("kind") && query.has("ids") && !query.has("text")) next.kind = "ids"; // as somebody writes it by hand
       change(next);
     },
   };

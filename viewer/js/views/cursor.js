@@ -62,6 +62,7 @@ export function createCursor(root, { onPoint, onPick, onPage }) {
       column: clamp(cursor.column + times * step[1], shown.geometry.columns),
     };
     point(cursor);
+    shown.marks.lastChild.scrollIntoView({ block: "nearest", inline: "nearest" });
   });
 
   return {
