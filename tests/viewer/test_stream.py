@@ -95,24 +95,28 @@ def test_the_picked_cell_has_exact_probabilities(
     viewer.close()
 
 
-def test_the_tokens_beyond_the_table_are_a_page_further(browser: Browser, tiny_server: Server) -> None:
+def test_the_tokens_beyond_the_table_are_a_page_further_and_states_that_are_there_are_not_asked_for_again(
+    browser: Browser, tiny_server: Server
+) -> None:
     ids = [i % 101 for i in range(60)]
-    link = {"ids": ",".join(map(str, ids)), "kind": "ids", "tab": "stream"}
-    viewer = Viewer(browser, tiny_server.url, **link, **PREDICTIONS).settled()
-    table = viewer.page.locator(".panel-stream .sheet")
-    table.press("PageDown")
-    expect(viewer.page.locator(".panel-stream .controls", has_text="tokens 12 to 23 of 60")).to_be_visible()
-    viewer.settled()
-    point(viewer, 3, 20)
+    viewer = Viewer(browser, tiny_server.url, ids=",".join(map(str, ids)), kind="ids", tab="stream").settled()
     with tiny_server.client() as client:
         (of_model,) = tensors(client, tokens=ids, outputs=["logits"]).values()
-    assert [i for i, _ in told(viewer)] == np.argsort(-of_model[20], kind="stable")[:5].tolist()
-    first = viewer.page.locator('.panel-stream .sheet rect[data-line="3"][data-token="20"] + text').text_content()
-    assert first == f"#{told(viewer)[0][0]}", "without a tokenizer a token is its id"
+    viewer.page.get_by_text("Predictions", exact=True).click()
+    table = viewer.page.locator(".panel-stream .sheet")
+    for first, token in ((12, 20), (24, 24), (36, 47), (48, 59)):
+        viewer.settled()
+        table.press("PageDown")
+        expect(
+            viewer.page.locator(".panel-stream .controls", has_text=f"tokens {first} to {first + 11}")
+        ).to_be_visible()
+        point(viewer.settled(), 3, token)
+        assert [i for i, _ in told(viewer)] == np.argsort(-of_model[token], kind="stable")[:5].tolist()
+    cell = viewer.page.locator('.panel-stream .sheet rect[data-line="3"][data-token="59"] + text').text_content()
+    assert cell == f"#{told(viewer)[0][0]}", "without a tokenizer a token is its id"
     asked = [output for call in viewer.calls() for output in call["outputs"]]
-    rows = [one["rows"]["stop"] - one["rows"]["start"] for one in asked if one["name"] != "embeddings"]
-    assert rows
-    assert max(rows) == 12
+    rows = [(one["rows"]["start"], one["rows"]["stop"]) for one in asked if one["name"] == "layers.*.resid_post"]
+    assert rows == [(0, 48), (48, 60)]
     viewer.close()
 
 

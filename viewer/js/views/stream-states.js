@@ -20,6 +20,12 @@ export async function statesOf(service, model, run, [from, to], signal) {
   return [tensors.first.data, ...Array.from({ length: model.layers }, (_, i) => tensors[`states.layers.${i}.resid_post`].data)];
 }
 
+/** Those of tokens `from`..`to` out of `held`, `{run, columns, states}` with the states of more tokens; null where it has not all. */
+export function statesWithin(held, { d_model: d }, run, [from, to]) {
+  if (held?.run !== run || from < held.columns[0] || to > held.columns[1]) return null;
+  return held.states.map((data) => data.subarray((from - held.columns[0]) * d, (to - held.columns[0]) * d));
+}
+
 /** The Euclidean norm of each row of a state: of `[tokens * d]` numbers, one a token. */
 export function norms(state, d) {
   return Float64Array.from({ length: state.length / d }, (_, token) => {

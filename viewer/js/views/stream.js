@@ -8,7 +8,7 @@ import { label } from "../tokens.js";
 import { createCursor } from "./cursor.js";
 import { createDetail } from "./stream-detail.js";
 import { brief, drawGrid, lineName } from "./stream-grid.js";
-import { columnsOf, norms, predictions, statesOf, TOP, vocabularyOf } from "./stream-states.js";
+import { columnsOf, norms, predictions, statesOf, statesWithin, TOP, vocabularyOf } from "./stream-states.js";
 import { marginShade, normShade, rankOf, RANK_SHADES, streamLegend } from "./stream-shades.js";
 
 export default {
@@ -27,6 +27,7 @@ const LEGEND = { wide: [470, 32], narrow: [290, 48] };
 function create(root, app) {
   const { state, model, service, strip } = app;
   const loading = latest(), speaks = "logits" in model.points;
+  let held = null; // {run, columns, states} that came last: the few tokens of predictions are mostly among those of the norms
   let shown = null; // {mode, run, columns, states, lines | tops and names}
 
   const mode = segmented("What is shown", speaks ? { norms: "Norms", predictions: "Predictions" } : { norms: "Norms" },
@@ -67,7 +68,10 @@ function create(root, app) {
     const { run } = app, signal = loading.next(run.signal), columns = columnsNow(), now = modeNow();
     table.setAttribute("aria-busy", "true");
     return app.guard(async () => {
-      const states = await statesOf(service, model, run, columns, signal);
+      if (!statesWithin(held, model, run, columns)) {
+        held = { run, columns, states: await statesOf(service, model, run, columns, signal) };
+      }
+      const states = statesWithin(held, model, run, columns);
       const next = { mode: now, run, columns, states, d: model.d_model };
       if (now === "norms") next.lines = states.map((one) => norms(one, model.d_model));
       else {
