@@ -105,6 +105,14 @@ def test_a_link_with_ids_alone_shows_them(browser: Browser, smollm2_server: Serv
     viewer.close()
 
 
+def test_a_link_without_an_input_shows_the_example_in_an_open_page_too(browser: Browser, tiny_server: Server) -> None:
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7").settled()
+    viewer.page.evaluate("location.hash = 'layer=1'")
+    viewer.shows_map(1, 0)
+    assert len(viewer.tokens()) == 12
+    viewer.close()
+
+
 def test_a_text_that_was_emptied_stays_empty_over_a_reload(browser: Browser, smollm2_server: Server) -> None:
     viewer = Viewer(browser, smollm2_server.url, text=TEXT).settled()
     viewer.page.fill("#field", "")

@@ -1,5 +1,6 @@
 """The page after what went wrong: a view left too early, a service that was away, another model, a key that is none."""
 
+import re
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -93,6 +94,45 @@ def test_a_wait_that_is_given_up_is_not_told_any_longer(browser: Browser, tiny_s
     viewer.page.click("#tab-heads")
     expect(status).not_to_contain_text("Asking again")
     viewer.close()
+
+
+def test_a_refusal_that_nobody_waits_for_any_longer_is_not_told(browser: Browser, tiny_server: Server) -> None:
+    """Given up in the middle of its body."""
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11").settled()
+    viewer.page.evaluate(
+        """() => {
+          const real = window.fetch;
+          window.fetch = async (path, { signal }) => {
+            window.fetch = real;
+            document.body.dataset.refused = "begun";
+            const body = new ReadableStream({ start: (held) => signal.onabort = () => held.error(signal.reason) });
+            return new Response(body, { status: 422 });
+          };
+        }"""
+    )
+    viewer.page.fill("#field", "13")
+    viewer.page.click("#go")
+    viewer.page.wait_for_selector("body[data-refused=begun]")
+    viewer.type("17, 19")
+    assert viewer.tokens() == ["#17", "#19"]
+    assert viewer.page.locator("#problem").is_hidden()
+    viewer.close()
+
+
+def test_while_an_input_is_refused_the_views_stay_as_they_are_and_follow_with_the_next(
+    browser: Browser, tiny_server: Server
+) -> None:
+    viewer = Viewer(browser, tiny_server.url, kind="ids", ids="5,7,11", tab="layer").settled()
+    drawn = viewer.page.locator('.layer-left svg[role="group"]')
+    viewer.page.fill("#field", "101")  # one more than the vocabulary has
+    viewer.page.click("#go")
+    expect(viewer.page.locator("#problem")).to_contain_text("101")
+    viewer.page.locator(".panel-layer").get_by_label("Layer", exact=True).select_option("2")
+    expect(viewer.page).to_have_url(re.compile("layer=2"))
+    expect(drawn).to_have_attribute("aria-label", "layer 0 of tiny")
+    viewer.type("13")
+    expect(drawn).to_have_attribute("aria-label", "layer 2 of tiny")
+    viewer.close(refused=1)
 
 
 def test_a_key_that_no_header_can_hold_is_named_and_another_can_be_given(browser: Browser, keyed: Server) -> None:

@@ -169,7 +169,7 @@ function listen() {
   });
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) === state.toHash()) return;
-    state.fromHash(location.hash);
+    state.fromHash(location.hash, exampleFor(location.hash));
     writeLink(); // what it names wrongly leaves it
   });
   addEventListener("visibilitychange", () => document.hidden || service.suspect()); // who knows how long this was in the background
@@ -196,6 +196,14 @@ function facts({ name, layers, heads, kv_heads, d_model, causal }) {
   return `${name}: ${layers} layers, ${heads} heads${grouped}, width ${d_model}, ${causal ? "causal" : "bidirectional"}`;
 }
 
+/** The input for a link that names none, as values of the state; nothing for one that does, or while the model is not known. */
+function exampleFor(hash) {
+  const link = new URLSearchParams(hash.slice(1));
+  if (link.has("text") || link.has("ids") || !app.model) return {};
+  if (app.model.tokenizer) return { kind: "text", text: EXAMPLE };
+  return { kind: "ids", ids: Array.from({ length: 12 }, (_, i) => Math.min(i + 1, app.model.vocab_size - 1)).join(", ") };
+}
+
 /** Ask which model there is, and begin with it; where that fails, the next input asks again. */
 function open() {
   const signal = runs.next();
@@ -205,12 +213,8 @@ function open() {
     app.model = await service.model(signal);
     byId("facts").textContent = facts(app.model);
     document.title = `${app.model.name} – Headwater`;
-    const { tokenizer, vocab_size: vocabulary } = app.model, before = currentInput();
-    const link = new URLSearchParams(location.hash.slice(1));
-    if (!link.has("text") && !link.has("ids")) {
-      const few = Array.from({ length: 12 }, (_, i) => Math.min(i + 1, vocabulary - 1));
-      state.set(tokenizer ? { kind: "text", text: EXAMPLE } : { kind: "ids", ids: few.join(", ") });
-    }
+    const before = currentInput();
+    state.set(exampleFor(location.hash));
     state.limitBy(within);
     showInput();
     writeLink();

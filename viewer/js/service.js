@@ -41,6 +41,7 @@ export function createService({ onWait, askKey, onAnswer, onOtherModel }) {
       onAnswer();
       if (response.ok) return response;
       const refusal = new Refusal(response.status, await response.json().catch(() => ({})));
+      signal?.throwIfAborted(); // in the middle of the body too
       const seconds = Number(response.headers.get("Retry-After"));
       if ((response.status === 503 || response.status === 429) && seconds > 0) {
         waits += 1;

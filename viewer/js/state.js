@@ -60,16 +60,16 @@ export function createState(defaults, choices = {}) {
     /** The part of a link behind the #: what differs from the beginning. */
     toHash() {
       const query = new URLSearchParams();
-      const unused = values.kind === "ids" ? "text" : "ids";
-      const needless = values[values.kind] ? unused : null; // a text that a model without a tokenizer cannot take stays
+      // a text without ids stays: a model without a tokenizer cannot take it, and says so
+      const needless = values.kind === "text" ? "ids" : values.ids ? "text" : null;
       for (const [name, value] of Object.entries(values)) {
         // an input that was emptied is written too: no input at all means the example
         if ((value !== defaults[name] || name === values.kind) && name !== needless) query.set(name, String(value));
       }
       return query.toString();
     },
-    /** Take all values from a link; what it does not name, or names wrongly, is as at the beginning. */
-    fromHash(hash) {
+    /** Take all values from a link, and then these; what it does not name, or names wrongly, is as at the beginning. */
+    fromHash(hash, patch = {}) {
       const query = new URLSearchParams(hash.replace(/^#/, ""));
       const next = { ...defaults };
       for (const [name, initial] of Object.entries(defaults)) {
@@ -80,7 +80,7 @@ export function createState(defaults, choices = {}) {
         if (choices[name]?.includes(value) ?? true) next[name] = value;
       }
       if (!query.has("kind") && query.has("ids") && !query.has("text")) next.kind = "ids"; // as somebody writes it by hand
-      change(next);
+      change({ ...next, ...patch });
     },
   };
 }

@@ -73,7 +73,8 @@ export function createTabs(views, app) {
   }
 
   function update(entry) {
-    if (!app.run || !entry.missed.size) return;
+    // of a run that is over nothing comes any more: the view stays as it is until the next one
+    if (!app.run || app.run.signal.aborted || !entry.missed.size) return;
     const missed = entry.missed;
     entry.missed = new Set();
     entry.made ??= entry.view.create(entry.panel, appOf(entry));
